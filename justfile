@@ -1,0 +1,29 @@
+# Recipes for working on hastetrio; `just` lists them.
+
+export PATH := justfile_directory() / ".venv/bin" + ":" + env("PATH")
+
+[private]
+default:
+    @just --list
+
+# The tests: under 5 minutes, on an embedded PostgreSQL
+test *args:
+    pytest -m "not slow" {{ args }}
+
+# What `just test` leaves out: real faults, foreign clients, large tables
+test-slow *args:
+    pytest -m slow {{ args }}
+
+# All tests
+test-all *args: (test args) (test-slow args)
+
+# Formatting, lint and types
+check:
+    ruff format --check .
+    ruff check .
+    mypy
+
+# Mend what `check` can mend by itself
+fix:
+    ruff format .
+    ruff check --fix .
