@@ -1,0 +1,80 @@
+"""What PostgreSQL can store as text and jsonb, checked before anything is sent.
+
+A value that the server would refuse must fail where it was made: in a batch it would fail its
+neighbours too. jsonb refuses NUL (https://www.postgresql.org/docs/current/datatype-json.html),
+UTF-8 has no lone surrogates, and JSON has no NaN or Infinity (RFC 8259 section 6).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from hastetrio._errors import UnstorableValue
+
+REPLACEMENT: Final = "\ufffd"
+
+# An escaped NUL: \u0000 behind an even number of backslashes (behind an odd one it is plain text).
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def encode_json(value: object, limit: int, what: str) -> str:
+    """`value` as JSON text that jsonb accepts.
+
+    Args:
+        value: Anything `json.dumps` takes.
+        limit: The most bytes of UTF-8 the text may have.
+        what: How the error calls the value, such as "the output".
+
+    Raises:
+        UnstorableValue: It is not JSON, holds NUL, a lone surrogate or NaN, or exceeds the limit.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise UnstorableValue(f"{what} holds a lone surrogate, which is not text") from None
+    except RecursionError:
+        raise UnstorableValue(f"{what} is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise UnstorableValue(f"{what} is not JSON: {clean_text(str(error))}") from None
+    if size > limit:
+        raise UnstorableValue(f"{what} has {size:,} bytes, and the limit is {limit:,}")
+    if "\\u0000" in text and _ESCAPED_NUL.search(text):
+        raise UnstorableValue(f"{what} holds a NUL character")
+    return text
+
+
+def decode_json(text: str) -> Any:  # noqa: ANN401  # JSON is any value
+    """The value of JSON text that `encode_json` made."""
+    return json.loads(text)
+
+
+def clean_text(text: str, limit: int | None = None) -> str:
+    """`text` with NUL and lone surrogates replaced, cut to `limit` characters where given."""
+    if limit is not None and len(text) > limit:
+        text = text[:limit]
+    return _UNSTORABLE.sub(REPLACEMENT, text)
+
+
+def is_text(text: str) -> bool:
+    """Whether a text column could hold `text`; if not, no row can have it."""
+    return _UNSTORABLE.search(text) is None
+
+
+def check_text(text: object, what: str, limit: int = 8192) -> str:
+    """`text` itself, when a text column can hold it.
+
+    Raises:
+        UnstorableValue: It is not text, holds NUL or a lone surrogate, or is longer than `limit`
+            characters.
+    """
+    if not isinstance(text, str):
+        raise UnstorableValue(f"{what} must be text, not {type(text).__name__}")
+    if not is_text(text):
+        raise UnstorableValue(f"{what} holds a NUL character or a lone surrogate")
+    if len(text) > limit:
+        raise UnstorableValue(f"{what} has {len(text):,} characters, and the limit is {limit:,}")
+    return text
