@@ -1,0 +1,18 @@
+-- Fails jobs whose lease lapsed on their last attempt and that have not expired; answers their ids.
+-- Index: async_jobs_running (the running rows only). Never waits for a lock.
+WITH due AS MATERIALIZED (
+  SELECT id FROM async_jobs
+  WHERE status = 'in-progress' AND lease_expires_at < now()
+    AND attempts >= max_attempts AND expires_at > now()
+  ORDER BY id LIMIT %(limit)s::int FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE async_jobs j
+SET status = 'failed',
+    error = %(outcome)s::jsonb,
+    locked_by = NULL,
+    lease_expires_at = NULL,
+    finished_at = now(),
+    updated_at = now(),
+    expires_at = now() + coalesce(j.retention, make_interval(secs => %(retention)s))
+WHERE j.id = ANY (ARRAY(SELECT id FROM due))
+RETURNING j.id

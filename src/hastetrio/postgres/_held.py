@@ -1,0 +1,196 @@
+"""What is done to rows that a claim holds: renewed, finished, released, deleted, in batches."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from hastetrio._errors import ProviderUnavailable
+from hastetrio._model import DAY, JobLease, JobResult, LeaseRenewal
+from hastetrio._outcome import OUTCOME_LIMIT, abandoned_outcome
+from hastetrio._sql import query
+from hastetrio._storable import clean_text, encode_json
+from hastetrio.postgres._batch import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from hastetrio.postgres._unit import Lane
+
+_MEBIBYTE: Final = 1024 * 1024
+
+# Hand-backs that give the attempt back. A job that drives its host into SIGTERM, or one that
+# meets many deployments, must still run out of attempts some day.
+_HAND_BACKS: Final = 10
+
+# How long to leave a row alone that somebody else has locked, in seconds.
+_LOCKED_ROW_PAUSE: Final = (0.005, 0.02)
+
+# A result's share of a call's budget: a slow network carries 1 MiB in this many seconds.
+_SECONDS_PER_MEBIBYTE: Final = 0.5
+
+_AGAIN: Final = "again"
+
+_RENEWALS: Final = {
+    "renewed": LeaseRenewal.RENEWED,
+    "cancelled": LeaseRenewal.CANCELLED,
+    "expired": LeaseRenewal.EXPIRED,
+    "lost": LeaseRenewal.LOST,
+    # A renewal in flight while the same claim's finish was recorded; nobody waits for it.
+    "recorded": LeaseRenewal.LOST,
+}
+
+
+@attrs.frozen
+class _Finish:
+    id: str
+    token: str
+    result: JobResult
+    retention: float
+    progress: str | None
+
+    @property
+    def size(self) -> int:
+        return len(self.result.output_json or self.result.error_json or "")
+
+
+@attrs.frozen
+class _Renewal:
+    id: str
+    token: str
+    duration: float
+    progress: str | None
+
+
+@attrs.frozen
+class _Release:
+    id: str
+    token: str
+    give_back: bool
+
+
+class HeldRows:
+    """The calls on rows that a claim holds, turned into batches.
+
+    Args:
+        finishes: The connection for finishes, releases and deletions.
+        renewals: The connection for renewals, which wait for nothing else.
+        budget: Seconds one call may take.
+    """
+
+    def __init__(self, finishes: Lane, renewals: Lane, budget: float) -> None:
+        self._finishes = finishes
+        self._renewals = renewals
+        self._budget = budget
+        self._finish = Batcher(self._send_finishes, size=lambda item: item.size)
+        self._release = Batcher(self._send_releases)
+        self._delete = Batcher(self._send_deletes)
+        self._renew = Batcher(self._send_renewals)
+
+    def runs(self) -> list[Callable[..., Awaitable[None]]]:
+        """What must be running in the provider's nursery."""
+        return [b.run for b in (self._finish, self._release, self._delete, self._renew)]
+
+    async def renew(self, id: str, lease: JobLease, progress: str | None) -> LeaseRenewal:
+        """Extend a lease; see `AsyncJobProvider.renew_lease`."""
+        item = _Renewal(id, lease.token, lease.duration, _clean(progress))
+        return _RENEWALS[await self._until_unlocked(self._renew, item)]
+
+    async def finish(
+        self, id: str, lease: JobLease, result: JobResult, retention: float, progress: str | None
+    ) -> bool:
+        """Record a result, fenced; see `AsyncJobProvider.finish_job`."""
+        item = _Finish(id, lease.token, result, retention, _clean(progress))
+        return await self._until_unlocked(self._finish, item) == "recorded"
+
+    async def release(self, id: str, lease: JobLease, *, give_back: bool) -> bool:
+        """Let go of a job; see `AsyncJobProvider.release_job`."""
+        item = _Release(id, lease.token, give_back)
+        return await self._until_unlocked(self._release, item) == "released"
+
+    async def delete(self, id: str, lease: JobLease) -> bool:
+        """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""
+        return await self._delete.ask((id, lease.token))
+
+    async def _until_unlocked(self, batcher: Batcher[Any, str], item: object) -> str:
+        """Ask, and ask again while somebody else's transaction holds the row."""
+        end = trio.current_time() + self._budget
+        while (answer := await batcher.ask(item)) == _AGAIN:
+            if trio.current_time() > end:
+                raise ProviderUnavailable("another transaction holds the job's row")
+            await trio.sleep(random.uniform(*_LOCKED_ROW_PAUSE))  # noqa: S311
+        return answer
+
+    async def _send_finishes(self, items: Sequence[_Finish]) -> list[str]:
+        parameters = {
+            "ids": [item.id for item in items],
+            "tokens": [item.token for item in items],
+            "statuses": [item.result.status.value for item in items],
+            "outputs": [item.result.output_json for item in items],
+            "content_types": [item.result.content_type for item in items],
+            "errors": [item.result.error_json for item in items],
+            "progress": [item.progress for item in items],
+            "retentions": [item.retention for item in items],
+        }
+        size = sum(item.size for item in items)
+        budget = self._budget + size / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
+        rows = await self._finishes.fetch(query("finish_jobs"), parameters, budget)
+        return await self._complete(self._finishes, items, dict.fromkeys(rows, "recorded"))
+
+    async def _send_releases(self, items: Sequence[_Release]) -> list[str]:
+        parameters = {
+            "ids": [item.id for item in items],
+            "tokens": [item.token for item in items],
+            "give_back": [item.give_back for item in items],
+            "cap": _HAND_BACKS,
+            "outcome": encode_json(abandoned_outcome(), OUTCOME_LIMIT, "the outcome"),
+            "retention": DAY,
+        }
+        rows = await self._finishes.fetch(query("release_jobs"), parameters)
+        states = await self._complete(self._finishes, items, dict.fromkeys(rows, "released"))
+        # Cancelled or expired and still ours means that the row was locked by somebody.
+        return [_AGAIN if state in ("cancelled", "expired") else state for state in states]
+
+    async def _send_renewals(self, items: Sequence[_Renewal]) -> list[str]:
+        parameters = {
+            "ids": [item.id for item in items],
+            "tokens": [item.token for item in items],
+            "durations": [item.duration for item in items],
+            "progress": [item.progress for item in items],
+        }
+        rows = await self._renewals.fetch(query("renew_leases"), parameters)
+        return await self._complete(
+            self._renewals, items, {(id, token): state for id, token, state in rows}
+        )
+
+    async def _send_deletes(self, items: Sequence[tuple[str, str]]) -> list[bool]:
+        parameters = {"ids": [id for id, _ in items], "tokens": [token for _, token in items]}
+        deleted = set(await self._finishes.fetch(query("delete_expired_jobs"), parameters))
+        return [item in deleted for item in items]
+
+    async def _complete(
+        self,
+        lane: Lane,
+        items: Sequence[_Finish] | Sequence[_Release] | Sequence[_Renewal],
+        answers: dict[tuple[Any, ...], str],
+    ) -> list[str]:
+        """The answers in the order of the items; of rows not answered, what became of them.
+
+        Answers go by id and token: a zombie's finish may stand in one batch with its successor's.
+        """
+        missing = [item for item in items if (item.id, item.token) not in answers]
+        if missing:
+            parameters = {
+                "ids": [item.id for item in missing],
+                "tokens": [item.token for item in missing],
+            }
+            rows = await lane.fetch(query("state_of_jobs"), parameters)
+            answers |= {(id, token): state for id, token, state in rows}
+        return [answers.get((item.id, item.token), "lost") for item in items]
+
+
+def _clean(progress: str | None) -> str | None:
+    return None if progress is None else clean_text(progress)

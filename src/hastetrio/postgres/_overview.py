@@ -1,0 +1,90 @@
+"""How the queue stands, for an operator's eye."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hastetrio._model import AsyncJobStatus, worker_of
+from hastetrio._sql import query
+
+if TYPE_CHECKING:
+    from hastetrio.postgres._unit import Lane
+
+
+@attrs.frozen
+class StatusCount:
+    """How many jobs of a kind have a status."""
+
+    status: AsyncJobStatus
+    kind: str
+    count: int
+
+
+@attrs.frozen
+class KindWaiting:
+    """How many jobs of a kind are queued, and how many seconds the oldest has waited."""
+
+    kind: str
+    count: int
+    oldest_seconds: float
+
+
+@attrs.frozen
+class Holder:
+    """A worker that holds leases, and in how many seconds the next of them lapses."""
+
+    worker: str
+    kinds: tuple[str, ...]
+    jobs: int
+    next_lapse_seconds: float
+
+
+@attrs.frozen
+class QueueOverview:
+    """How the queue stands.
+
+    Attributes:
+        counts: Jobs that have not expired, by status and kind.
+        waiting: What is queued, by kind.
+        lapsed: Running jobs whose lease has lapsed: another worker may take them.
+        holders: The workers that hold running jobs.
+    """
+
+    counts: tuple[StatusCount, ...]
+    waiting: tuple[KindWaiting, ...]
+    lapsed: int
+    holders: tuple[Holder, ...]
+
+    @property
+    def unserved(self) -> tuple[str, ...]:
+        """Kinds that wait while nobody runs them."""
+        served = {kind for holder in self.holders for kind in holder.kinds}
+        return tuple(w.kind for w in self.waiting if w.kind not in served)
+
+
+async def read_overview(lane: Lane) -> QueueOverview:
+    """Read the table once and say how it stands."""
+    counts = []
+    waiting = []
+    lapsed = 0
+    for label, kind, count, oldest, kind_lapsed in await lane.fetch(query("overview_counts"), {}):
+        status = AsyncJobStatus(label)
+        counts.append(StatusCount(status, kind, count))
+        lapsed += kind_lapsed
+        if status is AsyncJobStatus.ACCEPTED:
+            waiting.append(KindWaiting(kind, count, max(oldest, 0.0)))
+    workers: dict[str, list[tuple[str, int, float]]] = {}
+    for token, kind, jobs, lapse in await lane.fetch(query("overview_holders"), {}):
+        workers.setdefault(worker_of(token), []).append((kind, jobs, lapse))
+    holders = tuple(
+        Holder(
+            worker=worker,
+            kinds=tuple(sorted({kind for kind, _, _ in rows})),
+            jobs=sum(jobs for _, jobs, _ in rows),
+            next_lapse_seconds=min(lapse for _, _, lapse in rows),
+        )
+        for worker, rows in sorted(workers.items())
+    )
+    return QueueOverview(tuple(counts), tuple(waiting), lapsed, holders)

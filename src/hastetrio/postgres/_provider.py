@@ -1,0 +1,398 @@
+"""`PostgresJobProvider`: the storage protocol on one table, `async_jobs`."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import trio
+
+from hastetrio._errors import LiveJobLimit, ProviderUnavailable, UnstorableValue
+from hastetrio._ids import generate_job_id
+from hastetrio._model import (
+    DAY,
+    AsyncJob,
+    AsyncJobStatus,
+    CreateAsyncJob,
+    JobLease,
+    JobResult,
+    LeaseRenewal,
+)
+from hastetrio._nursery import serving_nursery
+from hastetrio._outcome import unreadable_outcome
+from hastetrio._sql import query
+from hastetrio._storable import check_text, encode_json, is_text
+from hastetrio.postgres import _migrate
+from hastetrio.postgres._held import HeldRows
+from hastetrio.postgres._listen import watch
+from hastetrio.postgres._overview import QueueOverview, read_overview
+from hastetrio.postgres._rows import job_query, read_jobs
+from hastetrio.postgres._unit import Lane, unit
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        Collection,
+        Mapping,
+        Sequence,
+    )
+    from contextlib import AbstractAsyncContextManager
+
+    from hastetrio._provider import WatchEvent
+    from hastetrio.postgres._connection import TrioConnection
+
+_MEBIBYTE: Final = 1024 * 1024
+
+
+class PostgresJobProvider:
+    """Jobs in PostgreSQL. Made by `PostgresJobProvider.open`.
+
+    It keeps up to three connections, each opened when first needed: claims, reads and sweeps;
+    finishes and releases; renewals. Each `watch` has one more.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        call_budget: float,
+        prepared_statements: bool,
+        parameters_limit: int,
+        claims_limit: int,
+    ) -> None:
+        self._dsn = dsn
+        self._budget = call_budget
+        self._prepared = prepared_statements
+        self._parameters_limit = parameters_limit
+        self._claims_limit = claims_limit
+        self._claims = self._lane()
+        self._finishes = self._lane()
+        self._renewals = self._lane()
+        self._held = HeldRows(self._finishes, self._renewals, call_budget)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        call_budget: float = 5.0,
+        prepared_statements: bool = True,
+        parameters_limit: int = _MEBIBYTE,
+        claims_limit: int = _MEBIBYTE,
+    ) -> AsyncGenerator[Self]:
+        """A provider for the database at `dsn`, while the block lasts.
+
+        Nothing is connected yet: a database that is away shows at the first call.
+
+        Args:
+            dsn: A libpq connection string or URL.
+            call_budget: The longest one call may take, seconds. A worker's leases want at most a
+                sixth of their duration (`AsyncJobWorkerConfig.call_budget`).
+            prepared_statements: Off behind a pooler that keeps no session state, such as
+                PgBouncer in transaction mode.
+            parameters_limit: The most bytes of JSON a new job's parameters may have.
+            claims_limit: The most bytes of JSON a new job's claims may have.
+
+        Cancellation: statements under way are finished, and the connections are closed.
+        """
+        provider = cls(
+            dsn,
+            call_budget=call_budget,
+            prepared_statements=prepared_statements,
+            parameters_limit=parameters_limit,
+            claims_limit=claims_limit,
+        )
+        try:
+            async with serving_nursery() as nursery:
+                for run in provider._held.runs():
+                    await nursery.start(run)
+                yield provider
+        finally:
+            for lane in (provider._claims, provider._finishes, provider._renewals):
+                lane.close()
+
+    def _lane(self) -> Lane:
+        return Lane(self._dsn, budget=self._budget, prepared=self._prepared)
+
+    async def _fetch(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401
+        return await self._claims.fetch(query(name), parameters)
+
+    async def _fetch_jobs(
+        self, lane: Lane, name: str, parameters: Mapping[str, Any], budget: float | None = None
+    ) -> tuple[list[AsyncJob], list[str]]:
+        async with lane.unit(budget) as connection:
+            cursor = await connection.execute(job_query(name), parameters, prepare=self._prepared)
+            return await read_jobs(cursor)
+
+    # Schema
+
+    async def migrate(self, *, lock_timeout: float = 5.0) -> list[str]:
+        """Bring the database's tables up to date; returns the names of the migrations applied.
+
+        Args:
+            lock_timeout: Seconds to wait for a lock that a running worker or server holds.
+
+        Raises:
+            SchemaError: The tables are of a version this program does not know, or are no
+                `async_jobs` of a Haste server.
+            ProviderUnavailable: No connection, or a lock was not had in time; nothing was done.
+        """
+        return await _migrate.migrate(self._dsn, lock_timeout)
+
+    async def pending_migrations(self) -> list[str]:
+        """The names of the migrations the database lacks."""
+        return await _migrate.pending(self._dsn)
+
+    async def migration_script(self) -> str:
+        """The SQL that `migrate` would run."""
+        return await _migrate.script(self._dsn)
+
+    async def check_schema(self) -> None:
+        """Check that this program can work with the database's tables.
+
+        A newer schema that only adds to this one is accepted, with a warning.
+
+        Raises:
+            SchemaError: It cannot; the text says what to do.
+        """
+        await _migrate.check(self._dsn)
+
+    # Clients
+
+    async def create_job(
+        self,
+        tenant: str,
+        project: str,
+        job: CreateAsyncJob,
+        *,
+        live_limit: int | None = None,
+        connection: TrioConnection | None = None,
+    ) -> AsyncJob:
+        """Queue a job; see `AsyncJobProvider.create_job`.
+
+        Args:
+            tenant: The tenant the job belongs to.
+            project: The project of that tenant.
+            job: What to run, and as whom.
+            live_limit: The most live jobs the project may have.
+            connection: A connection with an open transaction of the caller's, to queue the job
+                in: both are committed, or neither.
+        """
+        parameters = self._creation(tenant, project, [job], live_limit)
+        if connection is not None:
+            async with unit(connection, self._budget):
+                jobs = await self._insert(connection, parameters)
+        else:
+            async with self._claims.unit() as own, own.transaction():
+                jobs = await self._insert(own, parameters)
+        if not jobs:
+            raise LiveJobLimit(live_limit or 0)
+        return jobs[0]
+
+    async def create_jobs(
+        self, tenant: str, project: str, jobs: Sequence[CreateAsyncJob]
+    ) -> list[AsyncJob]:
+        """Queue several jobs, all or none; see `AsyncJobProvider.create_jobs`."""
+        if not jobs:
+            await trio.lowlevel.checkpoint()
+            return []
+        parameters = self._creation(tenant, project, jobs, None)
+        async with self._claims.unit() as connection:
+            created = await self._insert(connection, parameters)
+        by_id = {job.id: job for job in created}
+        return [by_id[id] for id in parameters["ids"]]
+
+    def _creation(
+        self, tenant: str, project: str, jobs: Sequence[CreateAsyncJob], live_limit: int | None
+    ) -> dict[str, Any]:
+        return {
+            "tenant": check_text(tenant, "tenant"),
+            "project": check_text(project, "project"),
+            "ids": [generate_job_id() for _ in jobs],
+            "kinds": [job.kind for job in jobs],
+            "requests": [job.request for job in jobs],
+            "parameters": [
+                encode_json(job.parameters, self._parameters_limit, "parameters") for job in jobs
+            ],
+            "claims": [encode_json(job.claims, self._claims_limit, "claims") for job in jobs],
+            "submitters": [job.submitted_by for job in jobs],
+            "retentions": [job.retention for job in jobs],
+            "max_attempts": [job.max_attempts for job in jobs],
+            "live_limit": live_limit,
+        }
+
+    async def _insert(
+        self, connection: TrioConnection, parameters: Mapping[str, Any]
+    ) -> list[AsyncJob]:
+        if parameters["live_limit"] is not None:
+            await connection.execute(query("lock_project"), parameters)
+        cursor = await connection.execute(
+            job_query("create_jobs"), parameters, prepare=self._prepared
+        )
+        jobs, _ = await read_jobs(cursor)
+        return jobs
+
+    async def read_job(
+        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
+    ) -> AsyncJob | None:
+        """A job of this project, until it expires; see `AsyncJobProvider.read_job`.
+
+        Raises:
+            UnstorableValue: The job is there, but a value in its row cannot be read.
+        """
+        if not all(map(is_text, (tenant, project, id))):
+            return None
+        where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
+        jobs, unreadable = await self._fetch_jobs(self._claims, "read_job", where)
+        if unreadable:
+            raise UnstorableValue(f"job {id} has a value in its row that cannot be read")
+        return jobs[0] if jobs else None
+
+    async def list_jobs(
+        self,
+        tenant: str,
+        project: str,
+        *,
+        status: AsyncJobStatus | None = None,
+        kind: str | None = None,
+        submitted_by: str | None = None,
+        limit: int = 50,
+        before: AsyncJob | None = None,
+    ) -> list[AsyncJob]:
+        """Jobs of this project, newest first; see `AsyncJobProvider.list_jobs`."""
+        where = {
+            "tenant": tenant,
+            "project": project,
+            "status": status.value if status else None,
+            "kind": kind,
+            "submitted_by": submitted_by,
+            "limit": limit,
+            "before_id": before.id if before else None,
+            "before_created_at": before.created_at if before else None,
+        }
+        jobs, _ = await self._fetch_jobs(self._claims, "list_jobs", where)
+        return jobs
+
+    async def count_live_jobs(self, tenant: str, project: str) -> int:
+        """Jobs of this project that are queued or running."""
+        rows = await self._fetch("count_live_jobs", tenant=tenant, project=project)
+        return int(rows[0][0])
+
+    async def cancel_job(
+        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
+    ) -> AsyncJob | None:
+        """Cancel a job; see `AsyncJobProvider.cancel_job`."""
+        if not all(map(is_text, (tenant, project, id))):
+            return None
+        where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
+        jobs, unreadable = await self._fetch_jobs(self._claims, "cancel_job", where)
+        if unreadable:
+            raise UnstorableValue(f"job {id} was cancelled, but its row cannot be read")
+        return jobs[0] if jobs else None
+
+    # Workers
+
+    async def claim_jobs(
+        self,
+        kinds: Collection[str],
+        lease: JobLease,
+        limit: int,
+        *,
+        exclude: Collection[str] = (),
+    ) -> list[AsyncJob]:
+        """Take claimable jobs, oldest first; see `AsyncJobProvider.claim_jobs`."""
+        parameters = {
+            "kinds": list(kinds),
+            "exclude": list(exclude),
+            "limit": limit,
+            "token": lease.token,
+            "lease": lease.duration,
+        }
+        budget = min(self._budget, lease.duration / 2)
+        jobs, unreadable = await self._fetch_jobs(self._claims, "claim_jobs", parameters, budget)
+        for id in unreadable:
+            await self._fail_unreadable(id, lease)
+        # UPDATE ... RETURNING promises no order.
+        jobs.sort(key=lambda job: (job.created_at, job.id))
+        return jobs
+
+    async def _fail_unreadable(self, id: str, lease: JobLease) -> None:
+        try:
+            await self.finish_job(id, lease, JobResult.failed(unreadable_outcome()), DAY)
+        except (ProviderUnavailable, UnstorableValue):
+            # Its lease lapses, and the next claim of it comes here again.
+            return
+
+    async def forget_claim(self, lease: JobLease) -> int:
+        """Hand back what an unanswered claim took; see `AsyncJobProvider.forget_claim`."""
+        return len(await self._fetch("forget_claim", token=lease.token))
+
+    async def renew_lease(
+        self, id: str, lease: JobLease, progress: str | None = None
+    ) -> LeaseRenewal:
+        """Extend a lease; see `AsyncJobProvider.renew_lease`."""
+        return await self._held.renew(id, lease, progress)
+
+    async def finish_job(
+        self,
+        id: str,
+        lease: JobLease,
+        result: JobResult,
+        retention: float,
+        progress: str | None = None,
+    ) -> bool:
+        """Record a result, fenced; see `AsyncJobProvider.finish_job`."""
+        return await self._held.finish(id, lease, result, retention, progress)
+
+    async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:
+        """Let go of a job; see `AsyncJobProvider.release_job`."""
+        return await self._held.release(id, lease, give_back=give_back)
+
+    async def fail_abandoned_jobs(
+        self, outcome: Mapping[str, Any], retention: float, limit: int
+    ) -> int:
+        """Fail abandoned jobs; see `AsyncJobProvider.fail_abandoned_jobs`."""
+        text = encode_json(outcome, _MEBIBYTE, "the outcome")
+        return len(
+            await self._fetch("fail_abandoned_jobs", outcome=text, retention=retention, limit=limit)
+        )
+
+    async def claim_expired_jobs(
+        self, kinds: Collection[str], lease: JobLease, limit: int
+    ) -> list[AsyncJob]:
+        """Take expired jobs for their clean-up; see `AsyncJobProvider.claim_expired_jobs`.
+
+        A row that cannot be read keeps its lease, and goes with the orphans after seven days.
+        """
+        parameters = {
+            "kinds": list(kinds),
+            "limit": limit,
+            "token": lease.token,
+            "lease": lease.duration,
+        }
+        jobs, _ = await self._fetch_jobs(self._claims, "claim_expired_jobs", parameters)
+        return jobs
+
+    async def delete_expired_job(self, id: str, lease: JobLease) -> bool:
+        """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""
+        return await self._held.delete(id, lease)
+
+    async def delete_orphans(self, limit: int) -> dict[str, int]:
+        """Delete expired jobs of kinds nobody registers; see `AsyncJobProvider.delete_orphans`."""
+        counts: dict[str, int] = {}
+        for (kind,) in await self._fetch("delete_orphans", limit=limit):
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+    def watch(
+        self, kinds: Collection[str]
+    ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[WatchEvent]]:
+        """Notifications while the block lasts; see `AsyncJobProvider.watch`."""
+        return watch(self._dsn, kinds, budget=self._budget)
+
+    # Operators
+
+    async def overview(self) -> QueueOverview:
+        """How the queue stands: counts, waiting kinds, lapsed leases, holders."""
+        return await read_overview(self._claims)

@@ -1,0 +1,59 @@
+"""Turns result rows into jobs, one by one: a row that cannot be read fails alone."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastetrio._model import AsyncJob, AsyncJobStatus
+from hastetrio._sql import query
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from psycopg import AsyncCursor
+
+_log = logging.getLogger("hastetrio.postgres")
+
+COLUMNS: Final = tuple(field.name for field in attrs.fields(AsyncJob))
+
+_STATUSES: Final = {status.value: status for status in AsyncJobStatus}
+
+
+def job_query(name: str) -> str:
+    """A statement whose `{job}` stands for a job's columns, in the order of `AsyncJob`."""
+    return query(name).replace("{job}", ", ".join(f"j.{column}" for column in COLUMNS))
+
+
+def job_of(row: Sequence[Any]) -> AsyncJob:
+    """The job a row holds."""
+    values = dict(zip(COLUMNS, row, strict=True))
+    values["status"] = _STATUSES[values["status"]]
+    return AsyncJob(**values)
+
+
+async def read_jobs(cursor: AsyncCursor[tuple[Any, ...]]) -> tuple[list[AsyncJob], list[str]]:
+    """The jobs a statement returned, and the ids of the rows that cannot be read.
+
+    PostgreSQL stores values that Python cannot load, such as a time of 'infinity'.
+    """
+    try:
+        return [job_of(row) for row in await cursor.fetchall()], []
+    except Exception:  # noqa: BLE001  # which row it was, and why, is found out below
+        await cursor.scroll(0, mode="absolute")
+    jobs: list[AsyncJob] = []
+    unreadable: list[str] = []
+    for position in range(cursor.rowcount):
+        await cursor.scroll(position, mode="absolute")
+        try:
+            row = await cursor.fetchone()
+            if row is not None:
+                jobs.append(job_of(row))
+        except Exception as error:  # noqa: BLE001  # any error means this one row cannot be read
+            raw = cursor.pgresult.get_value(position, 0) if cursor.pgresult else None
+            id = (raw or b"").decode("utf-8", "replace")
+            unreadable.append(id)
+            _log.warning("Job %s cannot be read: %s", id, error, extra={"job": id})
+    return jobs, unreadable
