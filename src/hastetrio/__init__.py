@@ -1,0 +1,44 @@
+"""A structured-concurrency job worker on trio and PostgreSQL.
+
+The layers, each importing only from those below it:
+
+    cli, bulk                       faces
+    testing                         what handler authors' tests import
+    AsyncJobWorker                  the core: claims, leases, renewals, sweeps
+    AsyncJobProvider                the storage protocol
+    postgres, MemoryJobProvider     two storages that keep it; they import no worker
+    values                          jobs, leases, results, outcomes
+
+`embedded` runs a PostgreSQL server of its own, and knows no SQL.
+"""
+
+from hastetrio._config import AsyncJobWorkerConfig as AsyncJobWorkerConfig
+from hastetrio._errors import ConfigError as ConfigError
+from hastetrio._errors import HastetrioError as HastetrioError
+from hastetrio._errors import LiveJobLimit as LiveJobLimit
+from hastetrio._errors import ProviderUnavailable as ProviderUnavailable
+from hastetrio._errors import SchemaError as SchemaError
+from hastetrio._errors import UnstorableValue as UnstorableValue
+from hastetrio._handler import CancelReason as CancelReason
+from hastetrio._handler import JobContext as JobContext
+from hastetrio._handler import JobHandler as JobHandler
+from hastetrio._handler import job_handler as job_handler
+from hastetrio._log import JobFilter as JobFilter
+from hastetrio._model import AsyncJob as AsyncJob
+from hastetrio._model import AsyncJobStatus as AsyncJobStatus
+from hastetrio._model import CreateAsyncJob as CreateAsyncJob
+from hastetrio._model import JobLease as JobLease
+from hastetrio._model import JobOutput as JobOutput
+from hastetrio._model import JobResult as JobResult
+from hastetrio._model import LeaseRenewal as LeaseRenewal
+from hastetrio._outcome import Issue as Issue
+from hastetrio._outcome import IssueType as IssueType
+from hastetrio._outcome import OperationOutcomeError as OperationOutcomeError
+from hastetrio._provider import AsyncJobProvider as AsyncJobProvider
+from hastetrio._provider import JobCancelled as JobCancelled
+from hastetrio._provider import JobQueued as JobQueued
+from hastetrio._provider import WatchEvent as WatchEvent
+from hastetrio._provider import WatchRestored as WatchRestored
+from hastetrio._statistics import Counts as Counts
+from hastetrio._statistics import WorkerStatistics as WorkerStatistics
+from hastetrio._worker import AsyncJobWorker as AsyncJobWorker

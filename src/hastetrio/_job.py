@@ -1,0 +1,252 @@
+"""One claimed job, from its claim to its recorded result.
+
+    nursery, its scope's deadline = the lease { handler ; renewals } -> classify -> record -> slot
+
+The handler's outcome is data: no exception of a handler crosses the job's nursery. Only when the
+nursery has closed, so that no task of the job is left, is the row touched. Each job ends in
+exactly one of: recorded; dropped because lost; released because cancelled or expired; handed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+import trio
+
+from hastetrio import _log
+from hastetrio._errors import UnstorableValue
+from hastetrio._handler import CancelReason, JobContext
+from hastetrio._log import current_job, describe, log_job
+from hastetrio._model import AsyncJobStatus, JobOutput, JobResult
+from hastetrio._outcome import (
+    Issue,
+    OperationOutcomeError,
+    fitting_outcome,
+    internal_error_outcome,
+    unstorable_outcome,
+    unsupported_outcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastetrio._config import AsyncJobWorkerConfig
+    from hastetrio._handler import JobHandler
+    from hastetrio._held import HeldJob
+    from hastetrio._record import Recorder
+    from hastetrio._renewals import Renewals
+    from hastetrio._statistics import Counts
+
+
+@attrs.frozen
+class Ending:
+    """How a body ended.
+
+    Attributes:
+        manner: It returned, raised, was interrupted by KeyboardInterrupt, or let its
+            cancellation through.
+        reason: Why it was to leave before it did, if it was.
+        value: What it returned.
+        error: What it raised.
+    """
+
+    manner: Literal["returned", "raised", "interrupted", "cancelled"]
+    reason: CancelReason | None = None
+    value: object = None
+    error: BaseException | None = None
+
+
+async def run_body(held: HeldJob, body: Callable[[], Awaitable[object]]) -> Ending:
+    """Run `body` under the lease of `held`, with its renewals, in a nursery of their own.
+
+    When this returns, no task of the body or of its renewals is left.
+    """
+    ending = Ending("cancelled")
+    reason: CancelReason | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            held.enter(nursery)
+            try:
+                ending = await _call(body)
+            finally:
+                reason = held.leave()
+            nursery.cancel_scope.cancel("the handler has left")
+    except BaseException as error:
+        # A renewal task died: it took the body along.
+        _, others = split(error, trio.Cancelled)
+        if others is None:
+            raise
+        log_job(_log.JOB_RENEWAL_DIED, held.job, trace=others)
+        reason = reason or CancelReason.LEASE_LOST
+        if split(others, KeyboardInterrupt)[0] is not None:
+            ending = Ending("interrupted", error=others)
+    if reason is not None and ending.manner in ("returned", "raised"):
+        elapsed = trio.current_time() - (held.cancelled_at or held.deadline)
+        log_job(_log.JOB_LATE, held.job, reason=str(reason), elapsed=elapsed)
+    return attrs.evolve(ending, reason=reason)
+
+
+async def _call(body: Callable[[], Awaitable[object]]) -> Ending:
+    try:
+        return Ending("returned", value=await body())
+    except BaseException as error:
+        # An error raised beside the cancellation comes in a group with it.
+        _, others = split(error, trio.Cancelled)
+        if others is None:
+            raise
+        if split(others, KeyboardInterrupt)[0] is not None:
+            return Ending("interrupted", error=others)
+        return Ending("raised", error=others)
+
+
+def split(
+    error: BaseException, kind: type[BaseException]
+) -> tuple[BaseException | None, BaseException | None]:
+    """The part of `error` that is of `kind`, and the rest; either may be None."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)
+    return (error, None) if isinstance(error, kind) else (None, error)
+
+
+class JobRunner:
+    """Runs claimed jobs to their ends.
+
+    Args:
+        handlers: The handlers by kind.
+        config: The worker's durations and limits.
+        recorder: Records how they ended.
+        renewals: Knows what is held.
+        counts: What the worker counts.
+        interrupt: Called with a KeyboardInterrupt that a handler raised or was hit by.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, JobHandler],
+        config: AsyncJobWorkerConfig,
+        recorder: Recorder,
+        renewals: Renewals,
+        counts: Counts,
+        interrupt: Callable[[BaseException], None],
+    ) -> None:
+        self._handlers = handlers
+        self._config = config
+        self._recorder = recorder
+        self._renewals = renewals
+        self._counts = counts
+        self._interrupt = interrupt
+
+    async def run(self, held: HeldJob) -> None:
+        """Run one job's handler, and record how it ended."""
+        current_job.set(held.job.id)
+        log_job(_log.JOB_RUNNING, held.job)
+        try:
+            handler = self._handlers.get(held.job.kind)
+            if handler is None:
+                # Only registered kinds are claimed; if one slips through, it must not sit in
+                # progress until its lease lapses.
+                outcome = unsupported_outcome(held.job.kind)
+                await self._record(held, JobResult.failed(outcome))
+                return
+            context = JobContext(held)
+            ending = await run_body(held, lambda: handler.run(context))
+            await self._end(held, ending)
+        finally:
+            self._renewals.drop(held)
+
+    async def hand_back(self, held: HeldJob, reason: str) -> None:
+        """Let go of a row, so that it can be claimed again at once."""
+        try:
+            released = await self._recorder.release(held, give_back=True)
+            if released:
+                self._counts.handed_back += 1
+                log_job(_log.JOB_HANDED_BACK, held.job, reason=reason)
+            elif released is False:
+                self._counts.dropped += 1
+                log_job(_log.JOB_DROPPED, held.job, reason=reason)
+            else:
+                self._counts.unrecorded += 1
+        finally:
+            self._renewals.drop(held)
+
+    async def _end(self, held: HeldJob, ending: Ending) -> None:
+        reason = ending.reason
+        if ending.manner == "interrupted" and ending.error is not None:
+            self._interrupt(ending.error)
+            await self.hand_back(held, "interrupted")
+        elif reason is None or (reason is CancelReason.SHUTDOWN and ending.manner == "returned"):
+            # After a shutdown's cancellation the lease is still ours, so a result counts.
+            await self._record(held, self._result_of(held, ending))
+        else:
+            if ending.manner == "raised":
+                log_job(_log.JOB_RAISED, held.job, trace=ending.error)
+            if reason is CancelReason.CANCELLED or reason is CancelReason.EXPIRED:
+                await self._drop(held, reason)
+            elif held.lost:
+                self._counts.dropped += 1
+                log_job(_log.JOB_DROPPED, held.job, reason=str(reason))
+            else:
+                await self.hand_back(held, str(reason))
+
+    async def _record(self, held: HeldJob, result: JobResult) -> None:
+        recorded = await self._recorder.finish(held, result)
+        if recorded:
+            if result.status is AsyncJobStatus.COMPLETED:
+                self._counts.completed += 1
+            else:
+                self._counts.failed += 1
+            elapsed = trio.current_time() - held.started
+            log_job(_log.JOB_FINISHED, held.job, status=str(result.status), elapsed=elapsed)
+        elif recorded is False:
+            self._counts.dropped += 1
+            log_job(_log.JOB_NOT_OURS, held.job)
+            # Cancelled or expired meanwhile, the row is still held: the sweep waits for us.
+            await self._recorder.release(held, give_back=False)
+        else:
+            self._counts.unrecorded += 1
+
+    async def _drop(self, held: HeldJob, reason: CancelReason) -> None:
+        self._counts.dropped += 1
+        log_job(_log.JOB_DROPPED, held.job, reason=str(reason))
+        await self._recorder.release(held, give_back=False)
+
+    def _result_of(self, held: HeldJob, ending: Ending) -> JobResult:
+        if ending.manner == "returned":
+            return self._completed(held, ending.value)
+        error = ending.error
+        issues = _issues_of(error)
+        if issues:
+            if _unexpected(error):
+                log_job(_log.JOB_RAISED, held.job, trace=error)
+            outcome = fitting_outcome(issues, self._config.outcome_limit)
+            return JobResult.failed(outcome, limit=self._config.outcome_limit)
+        log_job(_log.JOB_RAISED, held.job, trace=error)
+        return JobResult.failed(internal_error_outcome())
+
+    def _completed(self, held: HeldJob, output: object) -> JobResult:
+        try:
+            if not isinstance(output, JobOutput):
+                raise UnstorableValue(  # noqa: TRY301
+                    f"the handler returned {type(output).__name__}, not a JobOutput"
+                )
+            return JobResult.completed(
+                output.value, output.content_type, limit=self._config.output_limit
+            )
+        except UnstorableValue as error:
+            log_job(_log.JOB_REJECTED, held.job, error=describe(error))
+            return JobResult.failed(unstorable_outcome(str(error)))
+
+
+def _issues_of(error: BaseException | None) -> tuple[Issue, ...]:
+    """The issues of every OperationOutcomeError in `error`, in their order."""
+    if isinstance(error, OperationOutcomeError):
+        return error.issues
+    if isinstance(error, BaseExceptionGroup):
+        return tuple(issue for part in error.exceptions for issue in _issues_of(part))
+    return ()
+
+
+def _unexpected(error: BaseException | None) -> bool:
+    return error is not None and split(error, OperationOutcomeError)[1] is not None

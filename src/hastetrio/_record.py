@@ -1,0 +1,127 @@
+"""Tells the storage how a job ended, and goes on telling it until it answers.
+
+The lease may have lapsed by then: nobody runs the job any more, and the fence decides. Only a
+worker that is stopping gives up; then the lease lapses, and another worker takes the job.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from hastetrio import _log
+from hastetrio._errors import ProviderUnavailable, UnstorableValue
+from hastetrio._log import describe, log_job
+from hastetrio._model import JobLease, JobResult
+from hastetrio._outcome import internal_error_outcome, unstorable_outcome
+
+if TYPE_CHECKING:
+    from hastetrio._config import AsyncJobWorkerConfig
+    from hastetrio._held import HeldJob
+    from hastetrio._provider import AsyncJobProvider
+
+T = TypeVar("T")
+
+# Seconds between attempts, from the first to the sixth and all later ones.
+_FIRST_RETRY: Final = 0.1
+_LONGEST_RETRY: Final = 5.0
+
+# Seconds more for each MiB of result.
+_SECONDS_PER_MEBIBYTE: Final = 1.0
+_MEBIBYTE: Final = 1024 * 1024
+
+
+class Recorder:
+    """The calls that end a claim, each repeated until it is answered."""
+
+    def __init__(self, provider: AsyncJobProvider, config: AsyncJobWorkerConfig) -> None:
+        self._provider = provider
+        self._config = config
+        self._scopes: set[trio.CancelScope] = set()
+        self._patient = True
+
+    async def finish(self, held: HeldJob, result: JobResult) -> bool | None:
+        """Record a result; returns as `finish_job` does, or None where it was given up.
+
+        A result that the storage refuses is replaced by an outcome that says so.
+        """
+        for attempt in (
+            result,
+            JobResult.failed(unstorable_outcome("the database refuses a value in it")),
+            JobResult.failed(internal_error_outcome()),
+        ):
+            try:
+                return await self._finish(held, attempt)
+            except UnstorableValue as error:
+                log_job(_log.JOB_REJECTED, held.job, error=describe(error))
+                held.acknowledge(held.pending_progress())
+        return await self.release(held, give_back=False)
+
+    async def _finish(self, held: HeldJob, result: JobResult) -> bool | None:
+        progress = held.pending_progress()
+        size = len(result.output_json or "") / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
+        return await self._until_answered(
+            held,
+            lambda: self._provider.finish_job(
+                held.job.id,
+                held.lease,
+                result,
+                self._config.retention,
+                progress[0] if progress else None,
+            ),
+            size,
+        )
+
+    async def release(self, held: HeldJob, *, give_back: bool) -> bool | None:
+        """Let go of the row; returns as `release_job` does, or None where it was given up."""
+        return await self._until_answered(
+            held,
+            lambda: self._provider.release_job(held.job.id, held.lease, give_back=give_back),
+        )
+
+    async def delete(self, held: HeldJob) -> bool | None:
+        """Delete an expired row; returns as `delete_expired_job` does, or None if given up."""
+        return await self._until_answered(
+            held, lambda: self._provider.delete_expired_job(held.job.id, held.lease)
+        )
+
+    async def keep(self, held: HeldJob, seconds: float) -> None:
+        """Hold on to the row for `seconds`, so that nobody takes it before."""
+        lease = JobLease(held.lease.worker, seconds, held.lease.token)
+        await self._until_answered(held, lambda: self._provider.renew_lease(held.job.id, lease))
+
+    def give_up(self) -> None:
+        """End all waiting for answers now; what begins later gets one call's time."""
+        self._patient = False
+        for scope in self._scopes:
+            scope.cancel("the worker is stopping")
+
+    async def _until_answered(
+        self, held: HeldJob, call: Callable[[], Awaitable[T]], more: float = 0.0
+    ) -> T | None:
+        # A batch under way, this call's own, and as much again for a slow network.
+        budget = 4 * self._config.call_budget + more
+        with trio.CancelScope() as scope:
+            if not self._patient:
+                scope.deadline = trio.current_time() + self._config.call_budget
+            self._scopes.add(scope)
+            delay = _FIRST_RETRY
+            try:
+                while True:
+                    try:
+                        with trio.move_on_after(budget):
+                            return await call()
+                        raise ProviderUnavailable(f"no answer within {budget:g} s")  # noqa: TRY301
+                    except UnstorableValue:
+                        raise
+                    except Exception as error:  # noqa: BLE001  # whatever it is, ask again
+                        log_job(_log.JOB_RECORD_RETRIED, held.job, error=describe(error))
+                    await trio.sleep(random.uniform(delay / 2, delay))  # noqa: S311
+                    delay = min(_LONGEST_RETRY, delay * 2)
+            finally:
+                self._scopes.discard(scope)
+        log_job(_log.JOB_RECORD_FAILED, held.job)
+        return None

@@ -1,0 +1,189 @@
+"""When renewals fall due, and what their answers mean.
+
+One clock serves a worker: a queue of claims, since the jobs of one claim fall due together. A
+renewal enters its job's nursery when it is due, a third into the lease, and every third after, so
+a shorter job never pays for one (a task started with every job and parked in `sleep` costs 75 of
+190 microseconds). After the body has left, the clock itself goes on renewing the row until its
+finish or release was answered: recording may take longer than a lease.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from hastetrio._errors import ProviderUnavailable, UnstorableValue
+from hastetrio._handler import CancelReason
+from hastetrio._log import JOB_RENEW_FAILED, JOB_RENEWAL_DIED, describe, log_job
+from hastetrio._model import LeaseRenewal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastetrio._config import AsyncJobWorkerConfig
+    from hastetrio._held import HeldJob
+    from hastetrio._provider import AsyncJobProvider
+    from hastetrio._statistics import Counts
+
+
+@attrs.define(order=True)
+class _Claim:
+    due: float
+    number: int
+    members: dict[str, HeldJob] = attrs.field(order=False)
+
+
+class Renewals:
+    """The clock of a worker's leases; `run` must be running while anything is held."""
+
+    def __init__(
+        self, provider: AsyncJobProvider, config: AsyncJobWorkerConfig, counts: Counts
+    ) -> None:
+        self._provider = provider
+        self._config = config
+        self._counts = counts
+        self._claims: list[_Claim] = []
+        self._numbers = itertools.count()
+        self._held: dict[str, tuple[HeldJob, _Claim]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._sleep = trio.CancelScope()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._held
+
+    def held(self) -> Iterable[HeldJob]:
+        """All rows held now."""
+        return [held for held, _ in self._held.values()]
+
+    def hold(self, claimed: Iterable[HeldJob], sent: float) -> None:
+        """Renew these rows, of one claim sent at `sent`, until each is dropped."""
+        claim = _Claim(self._after(sent), next(self._numbers), {})
+        for held in claimed:
+            claim.members[held.job.id] = held
+            self._held[held.job.id] = (held, claim)
+        if claim.members:
+            heapq.heappush(self._claims, claim)
+            # Only an idle clock sleeps without an end; others wake for an earlier claim.
+            if self._claims[0] is claim:
+                self._sleep.deadline = claim.due
+
+    def drop(self, held: HeldJob) -> None:
+        """The row's finish or release was answered, or given up."""
+        entry = self._held.get(held.job.id)
+        if entry is not None and entry[0] is held:
+            del self._held[held.job.id]
+            del entry[1].members[held.job.id]
+        held.lost = True
+
+    def due_now(self, id: str) -> None:
+        """Ask about one row at once: a notification says that it may have been cancelled."""
+        if entry := self._held.get(id):
+            self._start(entry[0])
+
+    def all_due_now(self) -> None:
+        """Ask about all rows at once: notifications may have been missed."""
+        for held in self.held():
+            self._start(held)
+
+    async def run(self) -> None:
+        """Start each renewal when it is due, for ever.
+
+        Cancellation: renewals under way outside of jobs' nurseries are cancelled.
+        """
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                due = self._claims[0].due if self._claims else math.inf
+                with trio.CancelScope(deadline=due) as self._sleep:
+                    await trio.sleep_forever()
+                now = trio.current_time()
+                while self._claims and self._claims[0].due <= now:
+                    claim = heapq.heappop(self._claims)
+                    for held in list(claim.members.values()):
+                        self._start(held)
+                    if claim.members:
+                        claim.due = self._after(now)
+                        heapq.heappush(self._claims, claim)
+
+    def _after(self, sent: float) -> float:
+        return sent + self._config.lease_duration / 3
+
+    def _start(self, held: HeldJob) -> None:
+        if held.lost:
+            return
+        if held.renewing:
+            # The one under way may have left before what this one is to find out.
+            held.renew_again = True
+            return
+        nursery = held.nursery
+        if nursery is not None and not nursery.cancel_scope.cancel_called:
+            held.renewing = True
+            nursery.start_soon(self._renew, held)
+        elif self._nursery is not None:
+            # A body that unwinds, or a result being recorded, still needs its lease.
+            held.renewing = True
+            self._nursery.start_soon(self._renew_apart, held)
+
+    async def _renew_apart(self, held: HeldJob) -> None:
+        """Renew outside of the job's nursery, where a task that dies must take nobody along."""
+        try:
+            await self._renew(held)
+        except (trio.Cancelled, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001
+            log_job(JOB_RENEWAL_DIED, held.job, trace=error)
+
+    async def _renew(self, held: HeldJob) -> None:
+        """Renew until one renewal was answered; errors change nothing."""
+        try:
+            while not held.lost:
+                held.renew_again = False
+                if not await self._ask(held):
+                    retry = self._config.lease_duration / 20
+                    await trio.sleep(random.uniform(retry / 2, retry))  # noqa: S311
+                elif not held.renew_again:
+                    return
+        finally:
+            held.renewing = False
+
+    async def _ask(self, held: HeldJob) -> bool:
+        progress = held.pending_progress()
+        sent = trio.current_time()
+        answer: LeaseRenewal | None = None
+        try:
+            with trio.move_on_after(self._config.call_budget):
+                answer = await self._provider.renew_lease(
+                    held.job.id, held.lease, progress[0] if progress else None
+                )
+            if answer is None:
+                raise ProviderUnavailable(f"no answer within {self._config.call_budget:g} s")  # noqa: TRY301
+        except UnstorableValue:
+            # Only the progress can be at fault, and the lease matters more.
+            held.acknowledge(progress)
+            return False
+        except Exception as error:  # noqa: BLE001  # whatever it is, the deadline has the last word
+            self._counts.renewals_failed += 1
+            log_job(JOB_RENEW_FAILED, held.job, error=describe(error))
+            return False
+        self._counts.renewals += 1
+        if held.lost:
+            return True
+        if answer is LeaseRenewal.RENEWED:
+            held.acknowledge(progress)
+            held.extend(sent)
+        elif answer is LeaseRenewal.LOST:
+            held.lost = True
+            held.cancel(CancelReason.LEASE_LOST)
+        elif answer is LeaseRenewal.CANCELLED:
+            held.cancel(CancelReason.CANCELLED)
+        else:
+            held.cancel(CancelReason.EXPIRED)
+        return True
