@@ -22,6 +22,10 @@ async def serving_nursery() -> AsyncGenerator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         try:
             yield nursery
+        except (trio.Cancelled, BaseExceptionGroup):
+            # Cancellation must meet its scope, which may be this nursery's own.
+            nursery.cancel_scope.cancel()
+            raise
         except BaseException as error:  # noqa: BLE001
             # Raised again below, where the nursery cannot wrap it.
             failure = error

@@ -138,6 +138,16 @@ def outcome_json(issues: tuple[Issue, ...]) -> Json:
     return {"resourceType": "OperationOutcome", "issue": [issue.to_json() for issue in issues]}
 
 
+def diagnostics_of(outcome: object) -> tuple[str, ...]:
+    """The diagnostics of an OperationOutcome as stored; foreign rows may hold anything."""
+    issues = outcome.get("issue") if isinstance(outcome, dict) else None
+    return tuple(
+        issue["diagnostics"]
+        for issue in (issues if isinstance(issues, list) else ())
+        if isinstance(issue, dict) and isinstance(issue.get("diagnostics"), str)
+    )
+
+
 def fitting_outcome(issues: tuple[Issue, ...], limit: int) -> Json:
     """An OperationOutcome of at most `limit` bytes (1,024 at least): issues and texts are cut.
 

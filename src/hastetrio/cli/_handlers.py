@@ -1,0 +1,121 @@
+"""Finding the handlers a worker runs: named on the command line, installed, bulk-export."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hastetrio._errors import ConfigError
+from hastetrio._handler import JobHandler, handlers_by_kind
+from hastetrio._settings import Settings
+
+ENTRY_POINTS: Final = "hastetrio.handlers"
+
+_NONE: Final = (
+    "no handlers: give --handlers MODULE:ATTR, install a package that has entry points "
+    f"of the group {ENTRY_POINTS}, or give --export-source and --export-output"
+)
+
+_logger = logging.getLogger("hastetrio.cli")
+
+
+def collect_handlers(settings: Settings) -> list[JobHandler]:
+    """The handlers that the settings ask for, one a kind.
+
+    Raises:
+        ConfigError: There is none, one cannot be imported or is no handler, two are of one kind,
+            or `kinds` asks for one that is not there.
+    """
+    by_kind: dict[str, tuple[JobHandler, str]] = {}
+    for origin, handlers in _sources(settings):
+        for kind, handler in _checked(handlers, origin).items():
+            if kind in by_kind:
+                raise ConfigError(
+                    f"two handlers are registered for the kind {kind!r}: "
+                    f"by {by_kind[kind][1]} and by {origin}"
+                )
+            by_kind[kind] = (handler, origin)
+    if not by_kind:
+        raise ConfigError(_NONE)
+    for kind in settings.kinds:
+        if kind not in by_kind:
+            known = ", ".join(sorted(by_kind))
+            raise ConfigError(f"kinds: there is no handler for {kind!r}; there is for: {known}")
+    chosen = settings.kinds or tuple(by_kind)
+    return [by_kind[kind][0] for kind in dict.fromkeys(chosen)]
+
+
+def _sources(settings: Settings) -> Iterable[tuple[str, Sequence[Any]]]:
+    for target in settings.handlers:
+        yield target, _imported(target)
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        origin = f"the entry point {entry.name!r} ({entry.value})"
+        yield origin, _loaded(origin, entry.load)
+    export = _bulk_export(settings)
+    if export is not None:
+        yield "--export-source", [export]
+
+
+def _imported(target: str) -> list[Any]:
+    module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise ConfigError(
+            f"handlers: {target!r} is not MODULE:ATTR, such as my_handlers:all_of_them"
+        )
+    here = str(Path.cwd())
+    # As `python -m` has it; a console script's path begins with the folder of the script.
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+    def load() -> object:
+        found: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+        return found
+
+    return _loaded(target, load)
+
+
+def _loaded(origin: str, load: Any) -> list[Any]:  # noqa: ANN401  # a callable of anything
+    try:
+        found = load()
+        if isinstance(found, (JobHandler, type, str)) or not isinstance(found, Iterable):
+            return [found]
+        return list(found)
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+        _logger.debug("handlers could not be imported from %s", origin, exc_info=True)
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ConfigError(
+            f"handlers cannot be imported from {origin}: {reason} "
+            "(--log-level debug shows the traceback)"
+        ) from None
+
+
+def _checked(handlers: Sequence[Any], origin: str) -> dict[str, JobHandler]:
+    try:
+        return handlers_by_kind(handlers)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (from {origin})") from None
+
+
+def _bulk_export(settings: Settings) -> JobHandler | None:
+    source, output = settings.export_source, settings.export_output
+    if source is None and output is None:
+        if settings.export_base_url is not None:
+            raise ConfigError("export_base_url needs export_source and export_output too")
+        return None
+    if source is None or output is None:
+        missing = "export_source" if source is None else "export_output"
+        raise ConfigError(f"bulk-export needs export_source and export_output: give {missing} too")
+    if not source.is_dir():
+        raise ConfigError(f"export_source: {source} is not a directory")
+    from hastetrio.bulk import BulkExport
+
+    if settings.export_base_url is None:
+        return BulkExport(source, output, pace=settings.export_pace)
+    return BulkExport(source, output, base_url=settings.export_base_url, pace=settings.export_pace)
