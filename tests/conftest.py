@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -25,6 +26,10 @@ SERVER_OPTIONS = (
     "jit=off",
     "max_connections=200",
 )
+
+# A busy machine is no failure, and a failure prints what replays it.
+hypothesis.settings.register_profile("hastetrio", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("hastetrio")
 
 _numbers = itertools.count(1)
 

@@ -7,6 +7,8 @@ import os
 import secrets
 from typing import Final
 
+from hastetrio._storable import clean_text
+
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz-"
 _ALPHANUMERIC: Final = _ALPHABET[:-1]
 _counter = itertools.count(1)
@@ -22,7 +24,8 @@ def generate_job_id() -> str:
 
 def generate_worker_id() -> str:
     """A new worker id: `{HOSTNAME or "worker"}-{pid}-{6 characters}`."""
-    return f"{os.environ.get('HOSTNAME') or 'worker'}-{os.getpid()}-{_draw(_ALPHANUMERIC, 6)}"
+    host = clean_text(os.environ.get("HOSTNAME") or "worker", 255)
+    return f"{host}-{os.getpid()}-{_draw(_ALPHANUMERIC, 6)}"
 
 
 def generate_token(worker: str) -> str:

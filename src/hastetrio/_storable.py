@@ -15,6 +15,11 @@ from hastetrio._errors import UnstorableValue
 
 REPLACEMENT: Final = "\ufffd"
 
+# Nesting costs stack, and a row may be read deeper in the stack than it was written: what has this
+# many brackets must be readable that many calls further down.
+_FLAT_ENOUGH: Final = 200
+_HEADROOM: Final = 150
+
 # An escaped NUL: \u0000 behind an even number of backslashes (behind an odd one it is plain text).
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -38,13 +43,27 @@ def encode_json(value: object, limit: int, what: str) -> str:
         raise UnstorableValue(f"{what} holds a lone surrogate, which is not text") from None
     except RecursionError:
         raise UnstorableValue(f"{what} is nested too deeply") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
+        # RuntimeError: another thread changed a dict meanwhile.
         raise UnstorableValue(f"{what} is not JSON: {clean_text(str(error))}") from None
     if size > limit:
         raise UnstorableValue(f"{what} has {size:,} bytes, and the limit is {limit:,}")
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
         raise UnstorableValue(f"{what} holds a NUL character")
+    if text.count("[") + text.count("{") >= _FLAT_ENOUGH and not _is_readable(text, _HEADROOM):
+        raise UnstorableValue(f"{what} is nested too deeply")
     return text
+
+
+def _is_readable(text: str, frames: int) -> bool:
+    """Whether `text` can be decoded `frames` calls further down the stack than here."""
+    try:
+        if frames:
+            return _is_readable(text, frames - 1)
+        json.loads(text)
+    except RecursionError:
+        return False
+    return True
 
 
 def decode_json(text: str) -> Any:  # noqa: ANN401  # JSON is any value

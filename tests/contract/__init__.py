@@ -1,0 +1,1 @@
+"""What every provider promises: one suite, run on each of them."""
