@@ -67,6 +67,7 @@ ALTER TABLE async_jobs
   DROP CONSTRAINT IF EXISTS async_jobs_queued_is_free,
   DROP CONSTRAINT IF EXISTS async_jobs_attempts_in_range,
   DROP CONSTRAINT IF EXISTS async_jobs_output_when_completed,
+  DROP CONSTRAINT IF EXISTS async_jobs_retention_in_range,
   ADD CONSTRAINT async_jobs_lock_whole
     CHECK ((locked_by IS NULL) = (lease_expires_at IS NULL)) NOT VALID,
   ADD CONSTRAINT async_jobs_running_is_held
@@ -76,7 +77,10 @@ ALTER TABLE async_jobs
   ADD CONSTRAINT async_jobs_attempts_in_range
     CHECK (attempts BETWEEN 0 AND max_attempts) NOT VALID,
   ADD CONSTRAINT async_jobs_output_when_completed
-    CHECK (output IS NULL OR status = 'completed') NOT VALID;
+    CHECK (output IS NULL OR status = 'completed') NOT VALID,
+  -- Beyond that, now() plus a retention is no timestamp, and a sweep would fail for everybody.
+  ADD CONSTRAINT async_jobs_retention_in_range
+    CHECK (retention BETWEEN interval '0' AND interval '3650 days') NOT VALID;
 
 CREATE INDEX IF NOT EXISTS async_jobs_queue
   ON async_jobs (kind, created_at, id) WHERE status = 'accepted';

@@ -14,6 +14,11 @@ new AS (
       output_content_type = NULL,
       error = NULL,
       progress = NULL,
+      -- An adopted row may break the checks; it is put right, or nobody could cancel it.
+      attempts = greatest(least(n.attempts, n.max_attempts), 0),
+      max_attempts = greatest(n.max_attempts, 0),
+      locked_by = CASE WHEN n.lease_expires_at IS NOT NULL THEN n.locked_by END,
+      lease_expires_at = CASE WHEN n.locked_by IS NOT NULL THEN n.lease_expires_at END,
       expires_at = now(),
       finished_at = coalesce(n.finished_at, now()),
       updated_at = now()

@@ -8,13 +8,13 @@ WITH pick AS MATERIALIZED (
   FROM unnest(%(kinds)s::text[]) AS k (kind)
   CROSS JOIN LATERAL (
     (SELECT false AS lapsed, a.id, a.created_at FROM async_jobs a
-     WHERE a.status = 'accepted' AND a.kind = k.kind AND a.attempts < a.max_attempts
+     WHERE a.status = 'accepted' AND a.kind = k.kind AND a.attempts >= 0 AND a.attempts < a.max_attempts
        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
      ORDER BY a.created_at, a.id LIMIT %(limit)s::int)
     UNION ALL
     (SELECT true, a.id, a.created_at FROM async_jobs a
      WHERE a.status = 'in-progress' AND a.kind = k.kind AND a.lease_expires_at < now()
-       AND a.attempts < a.max_attempts
+       AND a.attempts >= 0 AND a.attempts < a.max_attempts
        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
      ORDER BY a.lease_expires_at LIMIT %(limit)s::int)
   ) x
@@ -34,14 +34,14 @@ got AS MATERIALIZED (
   CROSS JOIN LATERAL (
     (SELECT * FROM (
       SELECT a.id, a.created_at FROM async_jobs a
-      WHERE a.status = 'accepted' AND a.kind = quota.kind AND a.attempts < a.max_attempts
+      WHERE a.status = 'accepted' AND a.kind = quota.kind AND a.attempts >= 0 AND a.attempts < a.max_attempts
         AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
       ORDER BY a.created_at, a.id LIMIT quota.queued FOR NO KEY UPDATE SKIP LOCKED) q)
     UNION ALL
     (SELECT * FROM (
       SELECT a.id, a.created_at FROM async_jobs a
       WHERE a.status = 'in-progress' AND a.kind = quota.kind AND a.lease_expires_at < now()
-        AND a.attempts < a.max_attempts
+        AND a.attempts >= 0 AND a.attempts < a.max_attempts
         AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
       ORDER BY a.lease_expires_at LIMIT quota.lapsed FOR NO KEY UPDATE SKIP LOCKED) l)
   ) x
@@ -53,6 +53,8 @@ SET status = 'in-progress',
     locked_by = %(token)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s),
     progress = NULL,
+    -- Only an adopted row has one; it would break a check, and with it everybody's claim.
+    output = NULL,
     started_at = coalesce(j.started_at, now()),
     updated_at = now()
 -- An array, not a join: the planner cannot estimate the LIMIT and would scan the table (0.6 s at 1M rows).

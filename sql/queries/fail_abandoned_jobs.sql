@@ -9,6 +9,10 @@ WITH due AS MATERIALIZED (
 UPDATE async_jobs j
 SET status = 'failed',
     error = %(outcome)s::jsonb,
+    -- An adopted row may break the checks; it is put right, or it would stop the sweep for ever.
+    output = NULL,
+    attempts = least(j.attempts, greatest(j.max_attempts, 0)),
+    max_attempts = greatest(j.max_attempts, 0),
     locked_by = NULL,
     lease_expires_at = NULL,
     finished_at = now(),

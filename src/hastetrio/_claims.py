@@ -7,12 +7,13 @@ when a notification says that there is work, and otherwise after the poll interv
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
-from hastetrio._errors import ProviderUnavailable
+from hastetrio._budget import within
 from hastetrio._held import HeldJob
 from hastetrio._log import CLAIM_FAILED, describe, log
 from hastetrio._model import JobLease
@@ -133,17 +134,23 @@ class Claims:
             if not self.free:
                 await self._signal.wait()
             elif not self._more:
-                await self._signal.wait(self._config.poll_interval)
-                self._more = True
+                # A signal alone says nothing: it may be older than the last claim.
+                if not await self._signal.wait(self._config.poll_interval):
+                    self._more = True
             elif self._woken and trio.current_time() < self._pause_until:
                 await self._pause(self._pause_until - trio.current_time())
             else:
                 await self._claim_once()
+        # Once more, without a next claim to come before: what is not forgotten costs an attempt.
+        with suppress(Exception):
+            await self._forget_unanswered()
 
     async def _claim_once(self) -> None:
         woken = self._woken
         if woken:
             await trio.sleep(random.uniform(0, _WAKE_JITTER))  # noqa: S311
+            if self._stopping.is_set():
+                return
         # A wake-up from here on is about rows this claim may not see.
         self._more = self._woken = self._restored = False
         limit = self.free
@@ -175,6 +182,8 @@ class Claims:
         lease = JobLease(self._worker, self._config.lease_duration)
         try:
             await self._forget_unanswered()
+            if self._stopping.is_set():
+                return 0
             sent = trio.current_time()
             jobs = await self._ask(lease, limit)
         except Exception as error:  # noqa: BLE001  # no error ends the claim loop
@@ -193,10 +202,10 @@ class Claims:
         jobs: list[AsyncJob] | None = None
         unwinding = [h.job.id for h in self._renewals.held() if h.cancel_reason is not None]
         try:
-            with trio.move_on_after(lease.duration / 2):
-                jobs = await self._provider.claim_jobs(self._kinds, lease, limit, exclude=unwinding)
-            if jobs is None:
-                raise ProviderUnavailable(f"no answer within {lease.duration / 2:g} s")
+            jobs = await within(
+                lease.duration / 2,
+                self._provider.claim_jobs(self._kinds, lease, limit, exclude=unwinding),
+            )
         finally:
             if jobs is None:
                 # It may have been applied; its rows are held by nobody.
@@ -204,8 +213,9 @@ class Claims:
         return jobs
 
     def _take(self, jobs: list[AsyncJob], lease: JobLease, sent: float) -> None:
-        # A body of such a job is still here: it was to be left out, and goes back at once.
-        doubled = {job.id for job in jobs if job.id in self._renewals}
+        # A body of such a job is still here, though its lease has lapsed for the storage, whose
+        # clock jumped. This claim has ended that lease, and goes back once the body has left.
+        doubled = {job.id for job in jobs if self._renewals.end(job.id)}
         claimed = [HeldJob(job, lease, sent, self._config) for job in jobs]
         self._renewals.hold((held for held in claimed if held.job.id not in doubled), sent)
         self.free -= len(claimed)
@@ -220,4 +230,4 @@ class Claims:
         now = trio.current_time()
         self._unanswered = [entry for entry in self._unanswered if now < entry.until]
         for entry in self._unanswered:
-            await self._provider.forget_claim(entry.lease)
+            await within(self._config.lease_duration / 2, self._provider.forget_claim(entry.lease))

@@ -173,6 +173,8 @@ def handlers_by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     Raises:
         ConfigError: Something is no handler, a handler has no kind, or two have the same.
     """
+    if isinstance(handlers, JobHandler):
+        raise ConfigError(f"handlers must be a list of handlers, not {type(handlers).__name__}")
     by_kind: dict[str, JobHandler] = {}
     for handler in handlers:
         if isinstance(handler, type) and issubclass(handler, JobHandler):

@@ -23,6 +23,8 @@ class HeldJob:
         sent: When the claim was sent, on trio's clock. The database grants the lease later than
             that, so a deadline counted from here is never later than the database's.
         config: The worker's durations and limits.
+        is_over: Whether the body is the clean-up after a job that is over: that its renewals find
+            the job cancelled or expired is then no reason to end.
     """
 
     __slots__ = (
@@ -33,6 +35,7 @@ class HeldJob:
         "_scope",
         "cancelled_at",
         "deadline",
+        "is_over",
         "job",
         "lease",
         "lost",
@@ -43,10 +46,17 @@ class HeldJob:
     )
 
     def __init__(
-        self, job: AsyncJob, lease: JobLease, sent: float, config: AsyncJobWorkerConfig
+        self,
+        job: AsyncJob,
+        lease: JobLease,
+        sent: float,
+        config: AsyncJobWorkerConfig,
+        *,
+        is_over: bool = False,
     ) -> None:
         self.job = job
         self.lease = lease
+        self.is_over = is_over
         self.started = sent
         self.deadline = sent + lease.duration - config.margin
         self.nursery: trio.Nursery | None = None

@@ -74,12 +74,12 @@ async def run_body(held: HeldJob, body: Callable[[], Awaitable[object]]) -> Endi
                 reason = held.leave()
             nursery.cancel_scope.cancel("the handler has left")
     except BaseException as error:
-        # A renewal task died: it took the body along.
+        # A renewal task died: it took the body along. A body that had left by itself (`reason` is
+        # None) keeps its ending; it may also be to blame, for a cancel scope it never closed.
         _, others = split(error, trio.Cancelled)
         if others is None:
             raise
         log_job(_log.JOB_RENEWAL_DIED, held.job, trace=others)
-        reason = reason or CancelReason.LEASE_LOST
         if split(others, KeyboardInterrupt)[0] is not None:
             ending = Ending("interrupted", error=others)
     if reason is not None and ending.manner in ("returned", "raised"):
@@ -193,12 +193,12 @@ class JobRunner:
     async def _record(self, held: HeldJob, result: JobResult) -> None:
         recorded = await self._recorder.finish(held, result)
         if recorded:
-            if result.status is AsyncJobStatus.COMPLETED:
+            if recorded.status is AsyncJobStatus.COMPLETED:
                 self._counts.completed += 1
             else:
                 self._counts.failed += 1
             elapsed = trio.current_time() - held.started
-            log_job(_log.JOB_FINISHED, held.job, status=str(result.status), elapsed=elapsed)
+            log_job(_log.JOB_FINISHED, held.job, status=str(recorded.status), elapsed=elapsed)
         elif recorded is False:
             self._counts.dropped += 1
             log_job(_log.JOB_NOT_OURS, held.job)
@@ -213,6 +213,13 @@ class JobRunner:
         await self._recorder.release(held, give_back=False)
 
     def _result_of(self, held: HeldJob, ending: Ending) -> JobResult:
+        try:
+            return self._classified(held, ending)
+        except Exception as error:  # noqa: BLE001  # values and errors of a handler's run its code
+            log_job(_log.JOB_RAISED, held.job, trace=error)
+            return JobResult.failed(internal_error_outcome())
+
+    def _classified(self, held: HeldJob, ending: Ending) -> JobResult:
         if ending.manner == "returned":
             return self._completed(held, ending.value)
         error = ending.error

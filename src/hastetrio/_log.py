@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ logger: Final = logging.getLogger("hastetrio")
 
 current_job: ContextVar[str | None] = ContextVar("hastetrio_job", default=None)
 """The id of the job whose handler (or clean-up) this code runs in."""
+
+# C0 and C1 controls, and what else Python or a viewer takes for the end of a line.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 JOB_FIELDS: Final = ("job", "kind", "tenant", "project", "attempt")
 
@@ -65,6 +69,13 @@ CLAIM_FAILED: Final = Event(
 )
 WATCH_FAILED: Final = Event(
     "watch.failed", _W, "Watching for wake-ups failed, will retry: %(error)s", ("error",)
+)
+LOOP_BLOCKED: Final = Event(
+    "loop.blocked",
+    _W,
+    "The event loop has been blocked for %(elapsed).1f s by %(where)s (%(job)s): nothing is "
+    "renewed meanwhile",
+    ("elapsed", "where", "job"),
 )
 SWEEP_ABANDONED: Final = Event(
     "sweep.abandoned", _W, "Failed %(count)s abandoned job(s)", ("count",)
@@ -162,7 +173,10 @@ def log_job(
 
 def describe(error: BaseException) -> str:
     """An error on one line, for the field `error`."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  # an error of a handler's describes itself with its code
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -187,12 +201,21 @@ class TextFormatter(logging.Formatter):
         """The line, and a traceback below it where there is one."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         job = getattr(record, "job", None)
-        # The events of this package name their job themselves.
-        tag = f" [{job}]" if job and not hasattr(record, "fields") else ""
-        line = f"{when} {record.levelname:<7} {record.name}{tag} {record.getMessage()}"
+        tag, message = "", record.getMessage()
+        if hasattr(record, "fields"):
+            # An event of this package names its job itself.
+            message = _one_line(message)
+        elif job:
+            tag = f" [{_one_line(job)}]"
+        line = f"{when} {record.levelname:<7} {record.name}{tag} {message}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line
+
+
+def _one_line(text: str) -> str:
+    """`text` with control characters escaped: ids made by others may be any text."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class JsonFormatter(logging.Formatter):

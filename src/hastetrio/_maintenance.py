@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from hastetrio import _log
+from hastetrio._budget import within
 from hastetrio._claims import ERROR_BACKOFF, Signal
 from hastetrio._handler import CancelReason
 from hastetrio._held import HeldJob
@@ -71,8 +72,11 @@ class AbandonedSweep:
     async def _sweep(self) -> None:
         count = SWEEP_LIMIT
         while count == SWEEP_LIMIT and not self._stopping.is_set():
-            count = await self._provider.fail_abandoned_jobs(
-                abandoned_outcome(), self._config.retention, SWEEP_LIMIT
+            count = await within(
+                _budget(self._config),
+                self._provider.fail_abandoned_jobs(
+                    abandoned_outcome(), self._config.retention, SWEEP_LIMIT
+                ),
             )
             if count:
                 log(_log.SWEEP_ABANDONED, count=count)
@@ -89,6 +93,7 @@ class ExpiredSweep:
         recorder: Deletes and releases rows.
         renewals: Renews the leases of clean-ups.
         counts: What the worker counts.
+        interrupt: Called with a KeyboardInterrupt that a clean-up raised or was hit by.
         start: Starts a clean-up in a nursery that outlives the sweep.
     """
 
@@ -102,6 +107,7 @@ class ExpiredSweep:
         renewals: Renewals,
         counts: Counts,
         *,
+        interrupt: Callable[[BaseException], None],
         start: Callable[[HeldJob], None],
     ) -> None:
         self._provider = provider
@@ -111,6 +117,7 @@ class ExpiredSweep:
         self._recorder = recorder
         self._renewals = renewals
         self._counts = counts
+        self._interrupt = interrupt
         self._start = start
         self._free = CONCURRENT_CLEANUPS
         self._signal = Signal()
@@ -145,8 +152,17 @@ class ExpiredSweep:
             limit = min(self._free, SWEEP_LIMIT)
             lease = JobLease(self._worker, self._config.lease_duration)
             sent = trio.current_time()
-            jobs = await self._provider.claim_expired_jobs(list(self._handlers), lease, limit)
-            taken = [HeldJob(job, lease, sent, self._config) for job in jobs]
+            jobs = await within(
+                _budget(self._config),
+                self._provider.claim_expired_jobs(list(self._handlers), lease, limit),
+            )
+            # A body that lost its lease may still unwind here. The lease just taken keeps its row
+            # from others until it lapses; then the sweep finds it again.
+            taken = [
+                HeldJob(job, lease, sent, self._config, is_over=True)
+                for job in jobs
+                if job.id not in self._renewals
+            ]
             self._renewals.hold(taken, sent)
             self._free -= len(taken)
             for held in taken:
@@ -162,7 +178,9 @@ class ExpiredSweep:
         self._orphans_due = trio.current_time() + jittered(_ORPHANS_INTERVAL)
         count = SWEEP_LIMIT
         while count == SWEEP_LIMIT and not self._stopping.is_set():
-            removed = await self._provider.delete_orphans(SWEEP_LIMIT)
+            removed = await within(
+                _budget(self._config), self._provider.delete_orphans(SWEEP_LIMIT)
+            )
             count = sum(removed.values())
             for kind, number in sorted(removed.items()):
                 log(_log.SWEEP_ORPHANS, count=number, kind=kind)
@@ -185,7 +203,10 @@ class ExpiredSweep:
                 await handler.expire(held.job)
 
         ending = await run_body(held, expire)
-        if ending.manner == "returned":
+        if ending.manner == "interrupted" and ending.error is not None:
+            self._interrupt(ending.error)
+            await self._recorder.release(held, give_back=False)
+        elif ending.manner == "returned":
             # Also when its lease is over: the deletion is fenced like every end of a claim.
             if await self._recorder.delete(held):
                 self._counts.cleaned_up += 1
@@ -197,6 +218,11 @@ class ExpiredSweep:
             error = ending.error or TimeoutError(f"cancelled: {ending.reason}")
             log_job(_log.JOB_CLEANUP_FAILED, held.job, trace=error, error=describe(error))
             await self._recorder.keep(held, CLEANUP_RETRY)
+
+
+def _budget(config: AsyncJobWorkerConfig) -> float:
+    # A statement of a sweep touches a hundred rows, and nobody waits for it.
+    return 4 * config.call_budget
 
 
 def jittered(seconds: float) -> float:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import trio
 
 from hastetrio import _log
-from hastetrio._errors import ProviderUnavailable, UnstorableValue
+from hastetrio._budget import within
+from hastetrio._errors import UnstorableValue
 from hastetrio._log import describe, log_job
 from hastetrio._model import JobLease, JobResult
 from hastetrio._outcome import internal_error_outcome, unstorable_outcome
@@ -42,11 +43,13 @@ class Recorder:
         self._config = config
         self._scopes: set[trio.CancelScope] = set()
         self._patient = True
+        self._restored = trio.Event()
 
-    async def finish(self, held: HeldJob, result: JobResult) -> bool | None:
-        """Record a result; returns as `finish_job` does, or None where it was given up.
+    async def finish(self, held: HeldJob, result: JobResult) -> JobResult | Literal[False] | None:
+        """Record a result; returns the one that was recorded.
 
-        A result that the storage refuses is replaced by an outcome that says so.
+        A result that the storage refuses is replaced by an outcome that says so. False if the job
+        was not this claim's to finish, None where it was given up.
         """
         for attempt in (
             result,
@@ -54,11 +57,14 @@ class Recorder:
             JobResult.failed(internal_error_outcome()),
         ):
             try:
-                return await self._finish(held, attempt)
+                recorded = await self._finish(held, attempt)
             except UnstorableValue as error:
                 log_job(_log.JOB_REJECTED, held.job, error=describe(error))
                 held.acknowledge(held.pending_progress())
-        return await self.release(held, give_back=False)
+            else:
+                return attempt if recorded else recorded
+        await self.release(held, give_back=False)
+        return None
 
     async def _finish(self, held: HeldJob, result: JobResult) -> bool | None:
         progress = held.pending_progress()
@@ -93,6 +99,11 @@ class Recorder:
         lease = JobLease(held.lease.worker, seconds, held.lease.token)
         await self._until_answered(held, lambda: self._provider.renew_lease(held.job.id, lease))
 
+    def retry_now(self) -> None:
+        """The storage may have come back: repeat at once what waits for its next attempt."""
+        self._restored.set()
+        self._restored = trio.Event()
+
     def give_up(self) -> None:
         """End all waiting for answers now; what begins later gets one call's time."""
         self._patient = False
@@ -112,14 +123,17 @@ class Recorder:
             try:
                 while True:
                     try:
-                        with trio.move_on_after(budget):
-                            return await call()
-                        raise ProviderUnavailable(f"no answer within {budget:g} s")  # noqa: TRY301
-                    except UnstorableValue:
+                        return await within(budget, call())
+                    except (UnstorableValue, trio.Cancelled, KeyboardInterrupt, GeneratorExit):
                         raise
-                    except Exception as error:  # noqa: BLE001  # whatever it is, ask again
+                    except BaseException as error:  # whatever it is, ask again
+                        if isinstance(error, BaseExceptionGroup) and not isinstance(
+                            error, Exception
+                        ):
+                            raise  # one of the above may be in it
                         log_job(_log.JOB_RECORD_RETRIED, held.job, error=describe(error))
-                    await trio.sleep(random.uniform(delay / 2, delay))  # noqa: S311
+                    with trio.move_on_after(random.uniform(delay / 2, delay)):  # noqa: S311
+                        await self._restored.wait()
                     delay = min(_LONGEST_RETRY, delay * 2)
             finally:
                 self._scopes.discard(scope)

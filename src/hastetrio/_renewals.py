@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from hastetrio._errors import ProviderUnavailable, UnstorableValue
+from hastetrio._budget import within
+from hastetrio._errors import UnstorableValue
 from hastetrio._handler import CancelReason
 from hastetrio._log import JOB_RENEW_FAILED, JOB_RENEWAL_DIED, describe, log_job
 from hastetrio._model import LeaseRenewal
@@ -51,6 +52,7 @@ class Renewals:
         self._claims: list[_Claim] = []
         self._numbers = itertools.count()
         self._held: dict[str, tuple[HeldJob, _Claim]] = {}
+        self._awaited: dict[str, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._sleep = trio.CancelScope()
 
@@ -82,7 +84,24 @@ class Renewals:
         if entry is not None and entry[0] is held:
             del self._held[held.job.id]
             del entry[1].members[held.job.id]
+            awaited = self._awaited.pop(held.job.id, None)
+            if awaited is not None:
+                awaited.set()
         held.lost = True
+
+    def end(self, id: str) -> bool:
+        """A later claim took the row: the lease held until now is over. False if none was."""
+        entry = self._held.get(id)
+        if entry is not None:
+            entry[0].lost = True
+            entry[0].cancel(CancelReason.LEASE_LOST)
+        return entry is not None
+
+    async def dropped(self, held: HeldJob) -> None:
+        """Wait until no earlier claim of the same job is held."""
+        entry = self._held.get(held.job.id)
+        if entry is not None and entry[0] is not held:
+            await self._awaited.setdefault(held.job.id, trio.Event()).wait()
 
     def due_now(self, id: str) -> None:
         """Ask about one row at once: a notification says that it may have been cancelled."""
@@ -126,11 +145,22 @@ class Renewals:
         nursery = held.nursery
         if nursery is not None and not nursery.cancel_scope.cancel_called:
             held.renewing = True
-            nursery.start_soon(self._renew, held)
+            nursery.start_soon(self._renew_within, held)
         elif self._nursery is not None:
             # A body that unwinds, or a result being recorded, still needs its lease.
             held.renewing = True
             self._nursery.start_soon(self._renew_apart, held)
+
+    async def _renew_within(self, held: HeldJob) -> None:
+        """Renew in the job's nursery, which a task that dies takes along."""
+        try:
+            await self._renew(held)
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            # The nursery cancels the body without a reason; this gives it one.
+            held.cancel(CancelReason.LEASE_LOST)
+            raise
 
     async def _renew_apart(self, held: HeldJob) -> None:
         """Renew outside of the job's nursery, where a task that dies must take nobody along."""
@@ -157,14 +187,13 @@ class Renewals:
     async def _ask(self, held: HeldJob) -> bool:
         progress = held.pending_progress()
         sent = trio.current_time()
-        answer: LeaseRenewal | None = None
         try:
-            with trio.move_on_after(self._config.call_budget):
-                answer = await self._provider.renew_lease(
+            answer = await within(
+                self._config.call_budget,
+                self._provider.renew_lease(
                     held.job.id, held.lease, progress[0] if progress else None
-                )
-            if answer is None:
-                raise ProviderUnavailable(f"no answer within {self._config.call_budget:g} s")  # noqa: TRY301
+                ),
+            )
         except UnstorableValue:
             # Only the progress can be at fault, and the lease matters more.
             held.acknowledge(progress)
@@ -176,12 +205,12 @@ class Renewals:
         self._counts.renewals += 1
         if held.lost:
             return True
-        if answer is LeaseRenewal.RENEWED:
-            held.acknowledge(progress)
-            held.extend(sent)
-        elif answer is LeaseRenewal.LOST:
+        if answer is LeaseRenewal.LOST:
             held.lost = True
             held.cancel(CancelReason.LEASE_LOST)
+        elif answer is LeaseRenewal.RENEWED or held.is_over:
+            held.acknowledge(progress)
+            held.extend(sent)
         elif answer is LeaseRenewal.CANCELLED:
             held.cancel(CancelReason.CANCELLED)
         else:

@@ -28,6 +28,7 @@ from hastetrio._record import Recorder
 from hastetrio._renewals import Renewals
 from hastetrio._statistics import Counts, WorkerStatistics
 from hastetrio._storable import is_text
+from hastetrio._watchdog import watching_the_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -69,7 +70,7 @@ class AsyncJobWorker:
         if not self._handlers:
             raise ConfigError("a worker needs at least one handler")
         self._id = generate_worker_id() if worker_id is None else worker_id
-        if not self._id or not is_text(self._id):
+        if not isinstance(self._id, str) or not self._id or not is_text(self._id):
             raise ConfigError("the worker id must be text that is not empty and holds no NUL")
         self._provider = provider
         self._counts = counts = Counts()
@@ -97,6 +98,7 @@ class AsyncJobWorker:
             self._recorder,
             self._renewals,
             counts,
+            interrupt=self._interrupt,
             start=lambda held: self._start(self._expired.clean_up, held),
         )
         self._jobs: trio.Nursery | None = None
@@ -132,7 +134,7 @@ class AsyncJobWorker:
             self._hurrying.set()
         else:
             log(_log.WORKER_STOPPING, worker=self._id, phase="letting its jobs finish")
-            self._stopping.set()
+            self._stop_claiming()
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until stopped, and return after the last handler has left.
@@ -158,7 +160,7 @@ class AsyncJobWorker:
             except BaseException as error:  # noqa: BLE001
                 # Raised again below: the nursery would wrap it in a group.
                 failure = error
-                self._stopping.set()
+                self._stop_claiming()
                 self._hurrying.set()
         failure = failure or self._interruption
         if failure is not None:
@@ -166,7 +168,7 @@ class AsyncJobWorker:
 
     async def _shielded(self, task_status: trio.TaskStatus[str], done: trio.Event) -> None:
         try:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True), watching_the_loop(self._config.call_budget):
                 await self._tree(task_status)
         finally:
             done.set()
@@ -184,10 +186,13 @@ class AsyncJobWorker:
                     await self._listening.wait()
                 task_status.started(self._id)
                 await self._stopping.wait()
-                for loop in (self._claims, self._abandoned, self._expired):
-                    loop.stop()
             keepers.cancel_scope.cancel("the last handler has left")
         log(_log.WORKER_STOPPED, worker=self._id)
+
+    def _stop_claiming(self) -> None:
+        self._stopping.set()
+        for loop in (self._claims, self._abandoned, self._expired):
+            loop.stop()
 
     async def _phases(self, loops: trio.CancelScope) -> None:
         """Once told to stop: let jobs finish, cancel them, and at last give up recording."""
@@ -216,6 +221,7 @@ class AsyncJobWorker:
                         else:
                             self._listening.set()
                             self._renewals.all_due_now()
+                            self._recorder.retry_now()
                             self._claims.wake(restored=True)
             except Exception as error:  # noqa: BLE001  # the poll goes on without wake-ups
                 log(_log.WATCH_FAILED, error=describe(error))
@@ -241,6 +247,7 @@ class AsyncJobWorker:
 
     async def _run_hand_back(self, held: HeldJob) -> None:
         try:
+            await self._renewals.dropped(held)
             await self._runner.hand_back(held, "claimed too late to start")
         finally:
             self._claims.slot_freed()
@@ -249,5 +256,5 @@ class AsyncJobWorker:
         """A handler met KeyboardInterrupt: stop at once, and let it leave `run()`."""
         self._interruption = KeyboardInterrupt()
         self._interruption.__cause__ = error
-        self._stopping.set()
+        self._stop_claiming()
         self._hurrying.set()

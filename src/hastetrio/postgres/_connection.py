@@ -121,7 +121,14 @@ class _Attempt:
     """One connection attempt in a thread, which closes what nobody waits for any more."""
 
     def __init__(self, conninfo: str, timeout: float) -> None:
-        parameters = conninfo_to_dict(conninfo)
+        try:
+            parameters = conninfo_to_dict(conninfo)
+        except psycopg.Error:
+            # libpq's own text quotes the part it does not understand: a password with a space.
+            raise psycopg.OperationalError("it is not a PostgreSQL connection string") from None
+        if not _is_port(parameters.get("port")):
+            # What stands there may be a password: one with a slash, in a URL.
+            raise psycopg.OperationalError("the port is not a number")
         defaults = {k: v for k, v in _CONNECTION_DEFAULTS.items() if k not in parameters}
         # psycopg takes whole seconds, two at least; the caller's own timeout is the sharper one.
         parameters.setdefault("connect_timeout", max(2, round(timeout)))
@@ -190,6 +197,11 @@ def _poll(descriptor: int, wanted: int) -> int:
     return ready
 
 
+def _is_port(port: object) -> bool:
+    # Several hosts may have a port each, or none.
+    return port is None or str(port).replace(",", "").isdecimal() or not str(port).strip(",")
+
+
 def display_dsn(dsn: str) -> str:
     """`dsn` for people and logs: its parts without password, certificate and service files."""
     try:
@@ -199,6 +211,6 @@ def display_dsn(dsn: str) -> str:
     shown = {
         key: value
         for key in ("host", "hostaddr", "port", "dbname", "user", "service")
-        if (value := parameters.get(key))
+        if (value := parameters.get(key)) and (key != "port" or _is_port(value))
     }
     return make_conninfo("", **shown) or "(libpq's defaults)"

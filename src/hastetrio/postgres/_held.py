@@ -33,6 +33,7 @@ _LOCKED_ROW_PAUSE: Final = (0.005, 0.02)
 _SECONDS_PER_MEBIBYTE: Final = 0.5
 
 _AGAIN: Final = "again"
+_OVER: Final = ("cancelled", "expired")
 
 _RENEWALS: Final = {
     "renewed": LeaseRenewal.RENEWED,
@@ -70,6 +71,12 @@ class _Release:
     id: str
     token: str
     give_back: bool
+
+
+@attrs.frozen
+class _Deletion:
+    id: str
+    token: str
 
 
 class HeldRows:
@@ -113,7 +120,7 @@ class HeldRows:
 
     async def delete(self, id: str, lease: JobLease) -> bool:
         """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""
-        return await self._delete.ask((id, lease.token))
+        return await self._until_unlocked(self._delete, _Deletion(id, lease.token)) == "deleted"
 
     async def _until_unlocked(self, batcher: Batcher[Any, str], item: object) -> str:
         """Ask, and ask again while somebody else's transaction holds the row."""
@@ -152,7 +159,7 @@ class HeldRows:
         rows = await self._finishes.fetch(query("release_jobs"), parameters)
         states = await self._complete(self._finishes, items, dict.fromkeys(rows, "released"))
         # Cancelled or expired and still ours means that the row was locked by somebody.
-        return [_AGAIN if state in ("cancelled", "expired") else state for state in states]
+        return [_AGAIN if state in _OVER else state for state in states]
 
     async def _send_renewals(self, items: Sequence[_Renewal]) -> list[str]:
         parameters = {
@@ -166,15 +173,22 @@ class HeldRows:
             self._renewals, items, {(id, token): state for id, token, state in rows}
         )
 
-    async def _send_deletes(self, items: Sequence[tuple[str, str]]) -> list[bool]:
-        parameters = {"ids": [id for id, _ in items], "tokens": [token for _, token in items]}
-        deleted = set(await self._finishes.fetch(query("delete_expired_jobs"), parameters))
-        return [item in deleted for item in items]
+    async def _send_deletes(self, items: Sequence[_Deletion]) -> list[str]:
+        parameters = {
+            "ids": [item.id for item in items],
+            "tokens": [item.token for item in items],
+        }
+        rows = await self._finishes.fetch(query("delete_expired_jobs"), parameters)
+        states = await self._complete(self._finishes, items, dict.fromkeys(rows, "deleted"))
+        # Ours, expired and still there: it was locked. Ours and not expired: no longer to delete.
+        return [
+            _AGAIN if state in _OVER else "kept" if state == _AGAIN else state for state in states
+        ]
 
     async def _complete(
         self,
         lane: Lane,
-        items: Sequence[_Finish] | Sequence[_Release] | Sequence[_Renewal],
+        items: Sequence[_Finish | _Release | _Renewal | _Deletion],
         answers: dict[tuple[Any, ...], str],
     ) -> list[str]:
         """The answers in the order of the items; of rows not answered, what became of them.

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import errors
 
 from hastetrio._errors import ProviderUnavailable, SchemaError
+from hastetrio._model import AsyncJobStatus
 from hastetrio._sql import migrations, query
 from hastetrio.postgres._unit import one_line, open_session, translate, unit
 
@@ -83,7 +84,8 @@ async def script(dsn: str) -> str:
         missing = await _missing(connection)
     if not missing:
         return ""
-    parts = ["BEGIN;", query("create_migrations").strip() + ";"]
+    parts = ["BEGIN;"]
+    parts += [query(name).strip() + ";" for name in ("lock_schema", "create_migrations")]
     for version, name, text in missing:
         breaking = str(_is_breaking(text)).lower()
         parts.append(text.strip())
@@ -92,6 +94,7 @@ async def script(dsn: str) -> str:
             f"VALUES ({version}, '{name}', {breaking});"
         )
     parts.append("COMMIT;")
+    parts.append(query("validate_checks").strip() + ";")
     return "\n\n".join(parts) + "\n"
 
 
@@ -154,6 +157,9 @@ _ADOPTABLE: Final[dict[str, frozenset[str]]] = {
     "status": frozenset({"async_job_status"}),
 }
 
+# Differences that one error names.
+_MOST_NAMED: Final = 3
+
 
 async def _check_adoption(connection: TrioConnection) -> None:
     """Refuse a table `async_jobs` that is not a Haste server's; nothing to check without one."""
@@ -166,6 +172,12 @@ async def _check_adoption(connection: TrioConnection) -> None:
         for name, types in _ADOPTABLE.items()
         if found.get(name) not in types
     ]
+    cursor = await connection.execute(query("read_labels"))
+    labels = {label for (label,) in await cursor.fetchall()}
+    if missing := [status.value for status in AsyncJobStatus if status.value not in labels]:
+        wrong.append(f"async_job_status lacks {', '.join(missing)}")
+    if len(wrong) > _MOST_NAMED:
+        wrong[_MOST_NAMED:] = [f"and {len(wrong) - _MOST_NAMED} more"]
     if wrong:
         raise SchemaError(
             f"there is a table async_jobs that is no Haste server's ({'; '.join(wrong)}): "
@@ -179,9 +191,15 @@ async def _validate(connection: TrioConnection) -> None:
     for (name,) in await cursor.fetchall():
         try:
             await connection.execute(f'ALTER TABLE async_jobs VALIDATE CONSTRAINT "{name}"')
-        except psycopg.Error as error:
+        except errors.CheckViolation as error:
             _log.warning(
                 "Some older rows of async_jobs break %s, which holds for new rows only: %s",
+                name,
+                one_line(error),
+            )
+        except psycopg.Error as error:
+            _log.warning(
+                "%s holds for new rows; the older ones could not be looked at: %s",
                 name,
                 one_line(error),
             )

@@ -363,16 +363,34 @@ class PostgresJobProvider:
     ) -> list[AsyncJob]:
         """Take expired jobs for their clean-up; see `AsyncJobProvider.claim_expired_jobs`.
 
-        A row that cannot be read keeps its lease, and goes with the orphans after seven days.
+        A row that cannot be read is put aside for a day, so that it keeps the sweep from no other,
+        and goes with the orphans after seven.
         """
-        parameters = {
-            "kinds": list(kinds),
-            "limit": limit,
-            "token": lease.token,
-            "lease": lease.duration,
-        }
-        jobs, _ = await self._fetch_jobs(self._claims, "claim_expired_jobs", parameters)
-        return jobs
+        end = trio.current_time() + lease.duration / 4
+        jobs: list[AsyncJob] = []
+        while True:
+            parameters = {
+                "kinds": list(kinds),
+                "limit": limit - len(jobs),
+                "token": lease.token,
+                "lease": lease.duration,
+            }
+            found, unreadable = await self._fetch_jobs(
+                self._claims, "claim_expired_jobs", parameters
+            )
+            jobs += found
+            if not unreadable:
+                return jobs
+            count = len(unreadable)
+            await self._fetch(
+                "renew_leases",
+                ids=unreadable,
+                tokens=[lease.token] * count,
+                durations=[DAY] * count,
+                progress=[None] * count,
+            )
+            if len(jobs) == limit or trio.current_time() > end:
+                return jobs
 
     async def delete_expired_job(self, id: str, lease: JobLease) -> bool:
         """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""

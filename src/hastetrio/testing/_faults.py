@@ -12,7 +12,7 @@ import trio
 from hastetrio._errors import ProviderUnavailable
 from hastetrio._model import LeaseRenewal
 from hastetrio._nursery import serving_nursery
-from hastetrio._provider import WatchRestored
+from hastetrio._provider import JobCancelled, WatchEvent, WatchRestored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         JobLease,
         JobResult,
     )
-    from hastetrio._provider import AsyncJobProvider, WatchEvent
+    from hastetrio._provider import AsyncJobProvider
 
 T = TypeVar("T")
 
@@ -110,6 +110,7 @@ class FaultyProvider:
         self._faults: list[Fault] = []
         self._lost: set[str] = set()
         self._deaf = False
+        self._unheard: set[str] = set()
         self.calls: list[RecordedCall] = []
         """Every call, in order."""
 
@@ -160,13 +161,8 @@ class FaultyProvider:
 
     async def cancel_behind(self, job: AsyncJob) -> AsyncJob | None:
         """Cancel a job as its client would, past all faults and without a notification."""
-        deaf, self._deaf = self._deaf, True
-        try:
-            return await self._provider.cancel_job(job.tenant, job.project, job.id)
-        finally:
-            # The notification is delivered to watchers at once, or not at all.
-            await trio.lowlevel.checkpoint()
-            self._deaf = deaf
+        self._unheard.add(job.id)
+        return await self._provider.cancel_job(job.tenant, job.project, job.id)
 
     def made(self, name: CallName, id: str | None = None) -> list[RecordedCall]:
         """The calls of one method (about one job), in order."""
@@ -364,7 +360,8 @@ class FaultyProvider:
 
         async def relay(events: trio.MemoryReceiveChannel[WatchEvent]) -> None:
             async for event in events:
-                if not self._deaf or isinstance(event, WatchRestored):
+                unheard = isinstance(event, JobCancelled) and event.id in self._unheard
+                if isinstance(event, WatchRestored) or not (self._deaf or unheard):
                     await send.send(event)
 
         async with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -12,15 +13,22 @@ import trio.testing
 
 from hastetrio._config import AsyncJobWorkerConfig
 from hastetrio._model import AsyncJob, CreateAsyncJob
+from hastetrio._nursery import serving_nursery
 from hastetrio._worker import AsyncJobWorker
 from hastetrio.memory import MemoryJobProvider
 
 if TYPE_CHECKING:
     from hastetrio._handler import JobHandler
 
-# The clock jumps when nothing ran for this many real seconds. With 0 it would also jump while a
-# handler's thread works, through one renewal after another until the job has expired.
-_AUTOJUMP: Final = 0.01
+# Real seconds between looks at a thread, or a socket, that a handler waits for.
+_TICK: Final = 0.01
+
+# Virtual seconds between looks at the job. They cost nothing, but an hour's sleep is jumped through
+# from one look to the next.
+_LOOK: Final = 30.0
+
+# The wake-up of the memory provider is never lost, so that a poll finds nothing new.
+_CONFIG: Final = AsyncJobWorkerConfig(poll_interval=60)
 
 
 def run_job(
@@ -33,8 +41,9 @@ def run_job(
 ) -> AsyncJob:
     """Run one job of `handler` in a worker over a memory provider, and return it as it ended.
 
-    Sleeps of the handler take no time. It is an ordinary function: call it from any test; inside
-    of a running trio loop it blocks that loop until the job has ended.
+    Sleeps of the handler take no time; while it waits for a thread, a process or a socket, time
+    passes as it does outside. It is an ordinary function: call it from any test; inside of a
+    running trio loop it blocks that loop until the job has ended.
 
     Args:
         handler: The handler to test.
@@ -59,8 +68,8 @@ def run_job(
     )
 
     def run() -> AsyncJob:
-        clock = trio.testing.MockClock(autojump_threshold=_AUTOJUMP)
-        return trio.run(_run, handler, created, config, clock=clock)
+        clock = trio.testing.MockClock()
+        return trio.run(_run, handler, created, config or _CONFIG, clock, clock=clock)
 
     try:
         sniffio.current_async_library()
@@ -70,22 +79,48 @@ def run_job(
 
 
 async def _run(
-    handler: JobHandler, created: CreateAsyncJob, config: AsyncJobWorkerConfig | None
+    handler: JobHandler,
+    created: CreateAsyncJob,
+    config: AsyncJobWorkerConfig,
+    clock: trio.testing.MockClock,
 ) -> AsyncJob:
     provider = MemoryJobProvider()
     worker = AsyncJobWorker(provider, [handler], config)
     job = await provider.create_job("test", "test", created)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(worker.run)
-        while True:
-            current = await provider.read_job("test", "test", job.id)
-            if current is None:
-                worker.stop()
-                raise LookupError("the job ended without a result: it was cancelled or expired")
-            if not current.status.is_live:
-                worker.stop()
-                return current
-            await trio.sleep(1)
+    await trio.testing.wait_all_tasks_blocked()
+    idle = _count_real_waits()
+    async with serving_nursery() as serving:
+        serving.start_soon(_pass_time, clock, idle)
+        async with serving_nursery() as nursery:
+            await nursery.start(worker.run)
+            while True:
+                current = await provider.read_job("test", "test", job.id)
+                if current is None:
+                    raise LookupError("the job ended without a result: it was cancelled or expired")
+                if not current.status.is_live:
+                    return current
+                await trio.sleep(_LOOK)
+
+
+async def _pass_time(clock: trio.testing.MockClock, idle: int) -> None:
+    """Jump to the next deadline whenever all tasks wait, unless they wait for something real."""
+    while True:
+        began = time.monotonic()
+        await trio.testing.wait_all_tasks_blocked()
+        real = _count_real_waits() > idle
+        if real:
+            await trio.testing.wait_all_tasks_blocked(_TICK)
+        left = min(trio.lowlevel.current_statistics().seconds_to_next_deadline, _LOOK)
+        clock.jump(max(min(left, time.monotonic() - began) if real else left, 0))
+
+
+def _count_real_waits() -> int:
+    """How many threads and sockets tasks wait for; trio itself waits for one socket."""
+    limiter = trio.to_thread.current_default_thread_limiter()
+    io = trio.lowlevel.current_statistics().io_statistics
+    # The names differ between epoll and kqueue.
+    names = ("tasks_waiting_read", "tasks_waiting_write", "tasks_waiting")
+    return limiter.borrowed_tokens + sum(getattr(io, name, 0) for name in names)
 
 
 @attrs.define

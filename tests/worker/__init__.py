@@ -1,0 +1,1 @@
+"""The worker's tests, in virtual time."""
