@@ -3,30 +3,43 @@
 
 -- The look-up takes no locks and counts how many of which kind are among the oldest; then exactly so many
 -- are locked. Locking inside the look-up would lock kinds x limit rows and tell other claimers "nothing".
+-- Lapsed jobs on their last attempt are counted apart: what kills its process takes along all it ran with.
 WITH pick AS MATERIALIZED (
-  SELECT k.kind, x.lapsed
+  SELECT k.kind, x.how, x.id, x.created_at
   FROM unnest(%(kinds)s::text[]) AS k (kind)
   CROSS JOIN LATERAL (
-    (SELECT false AS lapsed, a.id, a.created_at FROM async_jobs a
-     WHERE a.status = 'accepted' AND a.kind = k.kind AND a.attempts >= 0 AND a.attempts < a.max_attempts
+    (SELECT 'queued' AS how, a.id, a.created_at FROM async_jobs a
+     WHERE a.status = 'accepted' AND a.kind = k.kind
+       AND a.attempts >= 0 AND a.attempts < a.max_attempts
        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
      ORDER BY a.created_at, a.id LIMIT %(limit)s::int)
     UNION ALL
-    (SELECT true, a.id, a.created_at FROM async_jobs a
+    (SELECT 'lapsed', a.id, a.created_at FROM async_jobs a
      WHERE a.status = 'in-progress' AND a.kind = k.kind AND a.lease_expires_at < now()
-       AND a.attempts >= 0 AND a.attempts < a.max_attempts
+       AND a.attempts >= 0 AND a.attempts + 1 < a.max_attempts
        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
      ORDER BY a.lease_expires_at LIMIT %(limit)s::int)
+    UNION ALL
+    (SELECT 'last', a.id, a.created_at FROM async_jobs a
+     WHERE a.status = 'in-progress' AND a.kind = k.kind AND a.lease_expires_at < now()
+       AND a.attempts >= 0 AND a.attempts + 1 = a.max_attempts
+       AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
+     ORDER BY a.lease_expires_at LIMIT %(last_chances)s::int)
   ) x
   WHERE cardinality(%(kinds)s::text[]) > 1
   ORDER BY x.created_at, x.id LIMIT %(limit)s::int
 ),
+ranked AS (
+  SELECT kind, how, row_number() OVER (PARTITION BY how ORDER BY created_at, id) AS place FROM pick
+),
 quota AS MATERIALIZED (
-  SELECT (%(kinds)s::text[])[1] AS kind, %(limit)s::bigint AS queued, %(limit)s::bigint AS lapsed
+  SELECT (%(kinds)s::text[])[1] AS kind, %(limit)s::bigint AS queued, %(limit)s::bigint AS lapsed,
+         %(last_chances)s::bigint AS last
   WHERE cardinality(%(kinds)s::text[]) = 1
   UNION ALL
-  SELECT kind, count(*) FILTER (WHERE NOT lapsed), count(*) FILTER (WHERE lapsed)
-  FROM pick GROUP BY kind
+  SELECT kind, count(*) FILTER (WHERE how = 'queued'), count(*) FILTER (WHERE how = 'lapsed'),
+         count(*) FILTER (WHERE how = 'last' AND place <= %(last_chances)s)
+  FROM ranked GROUP BY kind
 ),
 got AS MATERIALIZED (
   SELECT x.id
@@ -34,16 +47,24 @@ got AS MATERIALIZED (
   CROSS JOIN LATERAL (
     (SELECT * FROM (
       SELECT a.id, a.created_at FROM async_jobs a
-      WHERE a.status = 'accepted' AND a.kind = quota.kind AND a.attempts >= 0 AND a.attempts < a.max_attempts
+      WHERE a.status = 'accepted' AND a.kind = quota.kind
+        AND a.attempts >= 0 AND a.attempts < a.max_attempts
         AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
       ORDER BY a.created_at, a.id LIMIT quota.queued FOR NO KEY UPDATE SKIP LOCKED) q)
     UNION ALL
     (SELECT * FROM (
       SELECT a.id, a.created_at FROM async_jobs a
       WHERE a.status = 'in-progress' AND a.kind = quota.kind AND a.lease_expires_at < now()
-        AND a.attempts >= 0 AND a.attempts < a.max_attempts
+        AND a.attempts >= 0 AND a.attempts + 1 < a.max_attempts
         AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
       ORDER BY a.lease_expires_at LIMIT quota.lapsed FOR NO KEY UPDATE SKIP LOCKED) l)
+    UNION ALL
+    (SELECT * FROM (
+      SELECT a.id, a.created_at FROM async_jobs a
+      WHERE a.status = 'in-progress' AND a.kind = quota.kind AND a.lease_expires_at < now()
+        AND a.attempts >= 0 AND a.attempts + 1 = a.max_attempts
+        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
+      ORDER BY a.lease_expires_at LIMIT quota.last FOR NO KEY UPDATE SKIP LOCKED) c)
   ) x
   ORDER BY x.created_at, x.id LIMIT %(limit)s::int
 )

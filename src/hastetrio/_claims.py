@@ -114,9 +114,11 @@ class Claims:
         self._restored = self._restored or restored
         self._signal.set()
 
-    def slot_freed(self) -> None:
+    def slot_freed(self, held: HeldJob) -> None:
         """A job has ended."""
         self.free += 1
+        # Another one on its last attempt may have been left out for it.
+        self._more = self._more or held.is_last_chance
         if self._more or self.free == 1:
             self._signal.set()
 
@@ -125,6 +127,7 @@ class Claims:
         self._stopping.set()
         self._signal.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Claim until told to stop.
 
@@ -200,11 +203,17 @@ class Claims:
     async def _ask(self, lease: JobLease, limit: int) -> list[AsyncJob]:
         until = trio.current_time() + lease.duration
         jobs: list[AsyncJob] | None = None
-        unwinding = [h.job.id for h in self._renewals.held() if h.cancel_reason is not None]
+        held = self._renewals.held()
+        unwinding = [one.job.id for one in held if one.cancel_reason is not None]
+        # What kills its process takes along all it ran with. Jobs that died that way together get
+        # their last attempt one at a time, so that the guilty one fails alone.
+        last_chances = 0 if any(one.is_last_chance for one in held) else 1
         try:
             jobs = await within(
                 lease.duration / 2,
-                self._provider.claim_jobs(self._kinds, lease, limit, exclude=unwinding),
+                self._provider.claim_jobs(
+                    self._kinds, lease, limit, exclude=unwinding, last_chances=last_chances
+                ),
             )
         finally:
             if jobs is None:

@@ -84,6 +84,11 @@ class HeldJob:
         return self._reason
 
     @property
+    def is_last_chance(self) -> bool:
+        """Whether the job was started before and has no attempt after this one."""
+        return 1 < self.job.attempts >= self.job.max_attempts
+
+    @property
     def is_unwinding(self) -> bool:
         """Whether the body is to leave but is still there."""
         return self._scope is not None and self.cancel_reason is not None

@@ -88,6 +88,7 @@ async def run_body(held: HeldJob, body: Callable[[], Awaitable[object]]) -> Endi
     return attrs.evolve(ending, reason=reason)
 
 
+@trio.lowlevel.disable_ki_protection
 async def _call(body: Callable[[], Awaitable[object]]) -> Ending:
     try:
         return Ending("returned", value=await body())

@@ -60,6 +60,7 @@ class AbandonedSweep:
         self._stopping.set()
         self._signal.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Sweep until told to stop."""
         while not self._stopping.is_set():
@@ -129,6 +130,7 @@ class ExpiredSweep:
         self._stopping.set()
         self._signal.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Sweep until told to stop."""
         self._orphans_due = trio.current_time()
@@ -185,6 +187,7 @@ class ExpiredSweep:
             for kind, number in sorted(removed.items()):
                 log(_log.SWEEP_ORPHANS, count=number, kind=kind)
 
+    @trio.lowlevel.enable_ki_protection
     async def clean_up(self, held: HeldJob) -> None:
         """Run one handler's `expire`, then delete the row."""
         current_job.set(held.job.id)

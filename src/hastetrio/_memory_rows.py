@@ -174,9 +174,17 @@ class Table:
         )
 
     def claimable(
-        self, kinds: Collection[str], limit: int, exclude: Collection[str], now: datetime
+        self,
+        kinds: Collection[str],
+        limit: int,
+        chances: int,
+        exclude: Collection[str],
+        now: datetime,
     ) -> list[Row]:
-        """The oldest `limit` rows of the kinds that a claim may take."""
+        """The oldest `limit` rows of the kinds that a claim may take.
+
+        At most `chances` of them are lapsed and on their last attempt.
+        """
 
         def is_free(row: Row) -> bool:
             return (
@@ -186,11 +194,16 @@ class Table:
             )
 
         found: list[Row] = []
+        last: list[Row] = []
         for kind in kinds:
             queued = (self.rows[id] for _, id in self._queued.get(kind, ()))
             found += islice(filter(is_free, queued), limit)
             running = self._running.get(kind, {}).values()
-            found += (row for row in running if row.is_lapsed(now) and is_free(row))
+            lapsed = [row for row in running if row.is_lapsed(now) and is_free(row)]
+            found += (row for row in lapsed if row.attempts + 1 < row.max_attempts)
+            ending = (row for row in lapsed if row.attempts + 1 == row.max_attempts)
+            last += nsmallest(chances, ending, key=lambda row: row.lease_expires_at or now)
+        found += nsmallest(chances, last, key=lambda row: row.age)
         return nsmallest(limit, found, key=lambda row: row.age)
 
     def expired(self, before: datetime, now: datetime) -> list[Row]:

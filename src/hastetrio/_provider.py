@@ -131,6 +131,7 @@ class AsyncJobProvider(Protocol):
         limit: int,
         *,
         exclude: Collection[str] = (),
+        last_chances: int | None = None,
     ) -> list[AsyncJob]:
         """Take up to `limit` claimable jobs of `kinds` under `lease`, oldest first.
 
@@ -143,6 +144,9 @@ class AsyncJobProvider(Protocol):
             lease: The token to hold them under, made for this one call.
             limit: The most jobs to take.
             exclude: Ids to leave alone: their bodies still unwind in this process.
+            last_chances: The most of them that may be lapsed and on their last attempt; None for
+                any number. Jobs that died together are otherwise run together again, until the
+                one that kills its process has used up everybody's attempts.
         """
 
     async def forget_claim(self, lease: JobLease) -> int:

@@ -62,7 +62,7 @@ class Renewals:
     def __contains__(self, id: str) -> bool:
         return id in self._held
 
-    def held(self) -> Iterable[HeldJob]:
+    def held(self) -> list[HeldJob]:
         """All rows held now."""
         return [held for held, _ in self._held.values()]
 
@@ -113,6 +113,7 @@ class Renewals:
         for held in self.held():
             self._start(held)
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Start each renewal when it is due, for ever.
 
@@ -151,6 +152,7 @@ class Renewals:
             held.renewing = True
             self._nursery.start_soon(self._renew_apart, held)
 
+    @trio.lowlevel.enable_ki_protection
     async def _renew_within(self, held: HeldJob) -> None:
         """Renew in the job's nursery, which a task that dies takes along."""
         try:
@@ -162,6 +164,7 @@ class Renewals:
             held.cancel(CancelReason.LEASE_LOST)
             raise
 
+    @trio.lowlevel.enable_ki_protection
     async def _renew_apart(self, held: HeldJob) -> None:
         """Renew outside of the job's nursery, where a task that dies must take nobody along."""
         try:

@@ -4,7 +4,9 @@
 
 What is inside ends first: the loops when the worker is told to stop, then the jobs, and only when
 the last handler has left the renewals and the watch for cancels. The tree is shielded, so that a
-cancelled `run()` still cancels its handlers with a reason and hands their jobs back.
+cancelled `run()` still cancels its handlers with a reason and hands their jobs back. For the same
+reason each of its tasks is protected from KeyboardInterrupt, which then reaches a handler's own
+code or the caller of `run()`, and not a loop in the middle of a claim.
 """
 
 from __future__ import annotations
@@ -166,6 +168,7 @@ class AsyncJobWorker:
         if failure is not None:
             raise failure
 
+    @trio.lowlevel.enable_ki_protection
     async def _shielded(self, task_status: trio.TaskStatus[str], done: trio.Event) -> None:
         try:
             with trio.CancelScope(shield=True), watching_the_loop(self._config.call_budget):
@@ -194,6 +197,7 @@ class AsyncJobWorker:
         for loop in (self._claims, self._abandoned, self._expired):
             loop.stop()
 
+    @trio.lowlevel.enable_ki_protection
     async def _phases(self, loops: trio.CancelScope) -> None:
         """Once told to stop: let jobs finish, cancel them, and at last give up recording."""
         await self._stopping.wait()
@@ -208,6 +212,7 @@ class AsyncJobWorker:
         loops.cancel("the worker is stopping")
         self._recorder.give_up()
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """Turn notifications into claims and renewals, for ever."""
         while True:
@@ -239,18 +244,20 @@ class AsyncJobWorker:
     def _start_hand_back(self, held: HeldJob) -> None:
         self._start(self._run_hand_back, held)
 
+    @trio.lowlevel.enable_ki_protection
     async def _run_job(self, held: HeldJob) -> None:
         try:
             await self._runner.run(held)
         finally:
-            self._claims.slot_freed()
+            self._claims.slot_freed(held)
 
+    @trio.lowlevel.enable_ki_protection
     async def _run_hand_back(self, held: HeldJob) -> None:
         try:
             await self._renewals.dropped(held)
             await self._runner.hand_back(held, "claimed too late to start")
         finally:
-            self._claims.slot_freed()
+            self._claims.slot_freed(held)
 
     def _interrupt(self, error: BaseException) -> None:
         """A handler met KeyboardInterrupt: stop at once, and let it leave `run()`."""

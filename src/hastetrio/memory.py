@@ -144,11 +144,13 @@ class MemoryJobProvider:
         limit: int,
         *,
         exclude: Collection[str] = (),
+        last_chances: int | None = None,
     ) -> list[AsyncJob]:
         """Take claimable jobs; see `AsyncJobProvider.claim_jobs`."""
         await trio.lowlevel.checkpoint()
         now = self._now()
-        rows = self._table.claimable(set(kinds), limit, set(exclude), now)
+        chances = limit if last_chances is None else min(limit, last_chances)
+        rows = self._table.claimable(set(kinds), limit, chances, set(exclude), now)
         for row in rows:
             self._turn(row, AsyncJobStatus.IN_PROGRESS)
             row.attempts += 1

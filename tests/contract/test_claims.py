@@ -249,3 +249,48 @@ async def test_a_lapsed_foreign_row_is_taken_over(world: World) -> None:
     assert await world.claim(new_lease()) == []
     await world.pass_time(2 * MINUTE)
     assert await world.claim(new_lease()) == [id]
+
+
+async def _lapsed(world: World, *, attempts: int, kind: str = KIND) -> str:
+    """A job whose claim lapsed, of a worker that died, after so many of three attempts."""
+    job = await world.create(kind=kind)
+    for attempt in range(attempts):
+        claimed = await world.provider.claim_jobs([kind], new_lease(1), 100)
+        assert job.id in [one.id for one in claimed]
+        if attempt < attempts - 1:
+            await world.pass_time(2)
+    return job.id
+
+
+@pytest.mark.parametrize("kinds", [[KIND], [KIND, "other"]], ids=["one kind", "two kinds"])
+async def test_last_chances_are_given_to_so_many_lapsed_jobs(
+    world: World, kinds: list[str]
+) -> None:
+    """Jobs that died together get their last attempt apart, whatever else there is to claim."""
+    for kind in kinds * 2:
+        await world.create(kind=kind)
+    for _ in range(2):
+        assert len(await world.provider.claim_jobs(kinds, new_lease(1), 100)) == 2 * len(kinds)
+        await world.pass_time(2)
+    fresh = await world.create()
+    first = await world.provider.claim_jobs(kinds, new_lease(60), 100, last_chances=1)
+    assert sorted(job.attempts for job in first) == [1, 3]
+    assert fresh.id in [job.id for job in first]
+    assert await world.provider.claim_jobs(kinds, new_lease(60), 100, last_chances=0) == []
+    rest = await world.provider.claim_jobs(kinds, new_lease(60), 100)
+    assert len(rest) == 2 * len(kinds) - 1
+
+
+async def test_a_lapsed_job_with_attempts_to_spare_is_no_last_chance(world: World) -> None:
+    """Only the last attempt is rationed: what may be tried again is claimed as ever."""
+    id = await _lapsed(world, attempts=1)
+    await world.pass_time(2)
+    (job,) = await world.provider.claim_jobs([KIND], new_lease(60), 100, last_chances=0)
+    assert (job.id, job.attempts) == (id, 2)
+
+
+async def test_a_queued_job_on_its_last_attempt_is_claimed_as_ever(world: World) -> None:
+    """A job that was handed back, or that has one attempt only, died with nobody."""
+    job = await world.create(max_attempts=1)
+    (claimed,) = await world.provider.claim_jobs([KIND], new_lease(60), 100, last_chances=0)
+    assert claimed.id == job.id

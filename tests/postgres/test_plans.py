@@ -31,6 +31,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "token": "w/1-x",
         "lease": 60.0,
         "exclude": IDS[:3],
+        "last_chances": 1,
     },
     "count_live_jobs": {"tenant": "t1", "project": "p1"},
     "create_jobs": {

@@ -132,11 +132,14 @@ class Probe(FaultyProvider):
         limit: int,
         *,
         exclude: Collection[str] = (),
+        last_chances: int | None = None,
     ) -> list[AsyncJob]:
         """Claim, and keep what was asked for and taken."""
         sent = trio.current_time()
         self.asked.append((limit, sorted(kinds), sorted(exclude)))
-        jobs = await super().claim_jobs(kinds, lease, limit, exclude=exclude)
+        jobs = await super().claim_jobs(
+            kinds, lease, limit, exclude=exclude, last_chances=last_chances
+        )
         if jobs:
             self.claimed.append(Claimed(sent, limit, [job.id for job in jobs]))
         return jobs

@@ -82,6 +82,52 @@ async def test_a_result_after_the_deadline_is_not_recorded_and_the_job_is_handed
     assert rig.log.fields("job.handed-back", id)[0]["reason"] == "lease-lost"
 
 
+async def test_a_lease_that_was_lost_stays_lost_for_its_body(rig: Rig) -> None:
+    """A renewal granted afterwards protects the row; the handler was told to leave, and leaves."""
+
+    async def body(context: JobContext) -> JobOutput:
+        if runs:
+            return DONE
+        runs.append(context)
+        await swallow(LEASE, context)
+        seen.append((context.is_cancelled, str(context.cancel_reason)))
+        return JobOutput.json("late")
+
+    runs, seen = list[JobContext](), list[tuple[bool, str]]()
+    broken = rig.provider.fail("renew_lease")
+    async with rig.running(handler(body)) as worker:
+        id = await rig.create()
+        await rig.until(lambda: worker.statistics().unwinding)
+        broken.remove()
+        await rig.until(lambda: worker.statistics().totals.renewals)
+        job = await rig.ended(id)
+    assert seen == [(True, "lease-lost")]
+    assert (job.output, job.hand_backs) == ("done", 1)
+
+
+async def test_the_first_reason_stands(rig: Rig) -> None:
+    """A job its client cancelled is not handed back because the worker stops meanwhile."""
+
+    async def body(context: JobContext) -> JobOutput:
+        begun.set()
+        await swallow(5, context)
+        reasons.append(str(context.cancel_reason))
+        return DONE
+
+    begun, reasons = trio.Event(), list[str]()
+    async with rig.running(handler(body)) as worker:
+        id = await rig.create()
+        await begun.wait()
+        await rig.cancel(id)
+        await trio.sleep(1)
+        worker.stop()
+        worker.stop()
+        await rig.left(worker)
+    assert reasons == ["cancelled"]
+    assert rig.log.fields("job.dropped", id)[0]["reason"] == "cancelled"
+    assert rig.log.count("job.not-ours") == 0
+
+
 async def test_a_handler_that_blocked_past_its_lease_is_not_recorded(rig: Rig) -> None:
     """It never met a checkpoint; its result is late all the same, and another run gives it."""
 

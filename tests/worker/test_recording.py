@@ -112,10 +112,12 @@ async def test_a_release_that_fails_is_repeated_until_it_is_answered(rig: Rig) -
     """A cancelled job's row is freed within moments of the storage's return."""
     runs = Runs()
     rig.provider.fail("release_job", times=3)
-    async with rig.running(handler(runs)):
+    async with rig.running(handler(runs)) as worker:
         id = await rig.create()
         await runs.begun.wait()
         await rig.cancel(id)
+        await rig.until(lambda: rig.log.count("job.record-retried"))
+        assert (worker.statistics().unwinding, worker.statistics().held) == ((), 1)
         await rig.until(lambda: rig.job(id).locked_by is None, HOUR)
     assert len(rig.provider.made("release_job", id)) == 4
     assert rig.log.count("job.record-retried", id) == 3

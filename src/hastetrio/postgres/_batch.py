@@ -83,6 +83,7 @@ class Batcher(Generic[Item, Answer]):
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(abort)
         return answer
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send what waits, for ever.
 

@@ -169,9 +169,13 @@ class HeldRows:
             "progress": [item.progress for item in items],
         }
         rows = await self._renewals.fetch(query("renew_leases"), parameters)
-        return await self._complete(
-            self._renewals, items, {(id, token): state for id, token, state in rows}
-        )
+        answers = {(id, token): state for id, token, state in rows}
+        states = await self._complete(self._renewals, items, dict(answers))
+        # Cancelled or expired and still ours, but not extended: the row was locked by somebody.
+        return [
+            _AGAIN if state in _OVER and (item.id, item.token) not in answers else state
+            for item, state in zip(items, states, strict=True)
+        ]
 
     async def _send_deletes(self, items: Sequence[_Deletion]) -> list[str]:
         parameters = {

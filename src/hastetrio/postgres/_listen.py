@@ -52,6 +52,7 @@ async def watch(
         yield receive
 
 
+@trio.lowlevel.enable_ki_protection
 async def _listen_for_ever(
     dsn: str,
     kinds: frozenset[str],

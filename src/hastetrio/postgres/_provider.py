@@ -300,12 +300,14 @@ class PostgresJobProvider:
         limit: int,
         *,
         exclude: Collection[str] = (),
+        last_chances: int | None = None,
     ) -> list[AsyncJob]:
         """Take claimable jobs, oldest first; see `AsyncJobProvider.claim_jobs`."""
         parameters = {
             "kinds": list(kinds),
             "exclude": list(exclude),
             "limit": limit,
+            "last_chances": limit if last_chances is None else min(limit, last_chances),
             "token": lease.token,
             "lease": lease.duration,
         }

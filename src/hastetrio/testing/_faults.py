@@ -270,12 +270,15 @@ class FaultyProvider:
         limit: int,
         *,
         exclude: Collection[str] = (),
+        last_chances: int | None = None,
     ) -> list[AsyncJob]:
         """See `AsyncJobProvider.claim_jobs`."""
         return await self._call(
             "claim_jobs",
             None,
-            lambda: self._provider.claim_jobs(kinds, lease, limit, exclude=exclude),
+            lambda: self._provider.claim_jobs(
+                kinds, lease, limit, exclude=exclude, last_chances=last_chances
+            ),
         )
 
     async def forget_claim(self, lease: JobLease) -> int:
