@@ -120,6 +120,8 @@ async def test_a_zombies_finish_and_its_successors_may_share_a_batch(
     second = new_lease()
     assert len(await provider.claim_jobs([KIND], second, 1)) == 1
     answers: dict[str, bool] = {}
+    assert not await provider.finish_job(id, first, JobResult.completed("zombie"), 60)
+    assert statuses(url, [id]) == ["in-progress"]
 
     async def finish(lease: JobLease, by: str) -> None:
         result = JobResult.completed(by)

@@ -40,6 +40,10 @@ NEVER = {
         "op = 'UPDATE' AND (was).status <> (now).status AND (now).status = 'completed'"
         " AND ((was).locked_by IS NULL OR (now).finished_by <> (was).locked_by)"
     ),
+    "a result of another than the holder": (
+        "(now).status = 'completed'"
+        " AND (now).output #>> '{}' <> split_part((now).finished_by, '/', 1)"
+    ),
     "a result that was replaced": (
         "op = 'UPDATE' AND (was).status IN ('completed', 'failed') AND (now).status"
         " NOT IN ((was).status, 'cancelled')"
@@ -120,9 +124,13 @@ class Actor:
 
     async def _finish(self) -> None:
         # Some are kept, so that they are finished, renewed and released again.
-        for id, lease in self.random.sample(self.held, min(3, len(self.held))):
-            if await self.provider.finish_job(id, lease, JobResult.completed(self.worker), 60):
-                self.finished.append(id)
+        async with trio.open_nursery() as nursery:
+            for id, lease in self.random.sample(self.held, min(4, len(self.held))):
+                nursery.start_soon(self._finish_one, id, lease)
+
+    async def _finish_one(self, id: str, lease: JobLease) -> None:
+        if await self.provider.finish_job(id, lease, JobResult.completed(self.worker), 60):
+            self.finished.append(id)
 
     async def _release(self) -> None:
         if self.held:

@@ -102,7 +102,7 @@ FILL = """
 ALTER TABLE async_jobs DISABLE TRIGGER USER;
 INSERT INTO async_jobs (id, tenant, project, kind, status, attempts, locked_by, lease_expires_at,
                         created_at, expires_at)
-SELECT 'row-' || n, 't' || n % 20, 'p' || n % 5, 'kind-' || n % 50,
+SELECT 'row-' || n, 't' || n % 20, 'p' || n % 5, 'kind-' || n / 100 % 50,
        (CASE WHEN n % 100 < 61 THEN 'completed' WHEN n % 100 < 66 THEN 'in-progress'
              ELSE 'accepted' END)::async_job_status,
        (n % 100 < 66)::int,
@@ -183,21 +183,46 @@ def test_no_statement_of_the_protocol_reads_the_table(
             ]
 
 
+def rows_read(url: str, name: str, parameters: dict[str, Any]) -> float:
+    """How many rows of async_jobs a statement looks at, those it then leaves included."""
+    statement = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + job_query(name)
+    with psycopg.connect(url) as connection:
+        row = connection.execute(statement.encode(), parameters).fetchone()
+        assert row is not None
+        connection.rollback()
+    found = [
+        node
+        for node in nodes(row[0][0]["Plan"])
+        if node.get("Relation Name") == "async_jobs" and node["Node Type"] != "ModifyTable"
+    ]
+    return sum(
+        float(node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        * int(node["Actual Loops"])
+        for node in found
+    )
+
+
+# 5,000 rows run; a project has 2,000 live jobs.
+MOST_READ = {"forget_claim": 5_000, "count_live_jobs": 2_000, "create_jobs": 2_000}
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
+def test_no_statement_of_the_protocol_looks_at_many_rows(
+    large: str, name: str, parameters: dict[str, Any]
+) -> None:
+    """Of 100,000 jobs each looks at those it is about, and at few more."""
+    assert rows_read(large, name, parameters) <= MOST_READ.get(name, 2_100)
+
+
 @pytest.mark.parametrize("kinds", [1, 3, 50])
 def test_a_claim_reads_no_more_than_it_could_take(large: str, kinds: int) -> None:
     """Whatever the backlog, the rows read are bounded by kinds times the limit, and then some."""
     parameters = PARAMETERS["claim_jobs"] | {"kinds": KINDS[:kinds], "exclude": []}
-    statement = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + job_query("claim_jobs")
-    with psycopg.connect(large) as connection:
-        row = connection.execute(statement.encode(), parameters).fetchone()
-        assert row is not None
-        read = sum(
-            node["Actual Rows"] * node["Actual Loops"]
-            for node in nodes(row[0][0]["Plan"])
-            if node.get("Relation Name") == "async_jobs" and node["Node Type"] != "ModifyTable"
-        )
-        connection.rollback()
-    assert read <= 2 * 20 * kinds + 3 * 20
+    read = rows_read(large, "claim_jobs", parameters)
+    # Twenty queued and a few lapsed of each kind, those locked and those updated. That a job is
+    # on its last attempt is no part of an index: of every lapsed one (a hundred of a kind) it is
+    # looked up, but there are never many.
+    assert 40 <= read <= 30 * kinds + 60 + 100 * (kinds // 10 or 1)
 
 
 def test_a_claim_locks_only_the_rows_it_takes(url: str) -> None:

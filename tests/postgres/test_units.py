@@ -350,6 +350,7 @@ async def test_a_provider_without_prepared_statements_prepares_none(url: str) ->
         insert(url)
         for _ in range(8):
             await provider.count_live_jobs(TENANT, PROJECT)
+            await provider.create_job(TENANT, PROJECT, kick_off(), live_limit=100)
         rows = await provider._claims.fetch("SELECT count(*) FROM pg_prepared_statements", {})
     assert rows == [(0,)]
 
