@@ -17,6 +17,10 @@ test-slow *args:
 # All tests
 test-all *args: (test args) (test-slow args)
 
+# Real workers, random kills and database restarts, then an audit: `just soak --seconds 600`
+soak *args:
+    python -m tools.soak {{ args }}
+
 # Formatting, lint and types
 check:
     ruff format --check .
