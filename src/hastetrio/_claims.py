@@ -118,7 +118,7 @@ class Claims:
         """A job has ended."""
         self.free += 1
         # Another one on its last attempt may have been left out for it.
-        self._more = self._more or held.is_last_chance
+        self._more = self._more or held.is_suspect
         if self._more or self.free == 1:
             self._signal.set()
 
@@ -144,9 +144,6 @@ class Claims:
                 await self._pause(self._pause_until - trio.current_time())
             else:
                 await self._claim_once()
-        # Once more, without a next claim to come before: what is not forgotten costs an attempt.
-        with suppress(Exception):
-            await self._forget_unanswered()
 
     async def _claim_once(self) -> None:
         woken = self._woken
@@ -207,7 +204,7 @@ class Claims:
         unwinding = [one.job.id for one in held if one.cancel_reason is not None]
         # What kills its process takes along all it ran with. Jobs that died that way together get
         # their last attempt one at a time, so that the guilty one fails alone.
-        last_chances = 0 if any(one.is_last_chance for one in held) else 1
+        last_chances = 0 if any(one.is_suspect for one in held) else 1
         try:
             jobs = await within(
                 lease.duration / 2,
@@ -233,6 +230,15 @@ class Claims:
                 self._hand_back(held)
             else:
                 self._start(held)
+
+    async def settle(self) -> None:
+        """Once more, without a next claim to come: what is not forgotten costs an attempt.
+
+        Called when the last handler has left, because a claim may be applied late. Errors are left
+        to the leases, which lapse.
+        """
+        with trio.move_on_after(self._config.call_budget), suppress(Exception):
+            await self._forget_unanswered()
 
     async def _forget_unanswered(self) -> None:
         """Hand back what unanswered claims took, until their leases have lapsed anyway."""

@@ -151,8 +151,13 @@ class JobRunner:
                 outcome = unsupported_outcome(held.job.kind)
                 await self._record(held, JobResult.failed(outcome))
                 return
-            context = JobContext(held)
-            ending = await run_body(held, lambda: handler.run(context))
+            reason = held.cancel_reason
+            if reason is not None:
+                # Over before it began: even its first step might meet another worker's.
+                ending = Ending("cancelled", reason)
+            else:
+                context = JobContext(held)
+                ending = await run_body(held, lambda: handler.run(context))
             await self._end(held, ending)
         finally:
             self._renewals.drop(held)

@@ -199,6 +199,10 @@ class ExpiredSweep:
             self._signal.set()
 
     async def _clean_up(self, held: HeldJob) -> None:
+        if held.cancel_reason is not None:
+            # Taken too late, or while stopping: even its first step might meet another worker's.
+            await self._recorder.release(held, give_back=False)
+            return
         handler = self._handlers[held.job.kind]
 
         async def expire() -> None:

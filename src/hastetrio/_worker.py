@@ -189,6 +189,7 @@ class AsyncJobWorker:
                     await self._listening.wait()
                 task_status.started(self._id)
                 await self._stopping.wait()
+            await self._claims.settle()
             keepers.cancel_scope.cancel("the last handler has left")
         log(_log.WORKER_STOPPED, worker=self._id)
 

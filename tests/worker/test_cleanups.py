@@ -343,7 +343,7 @@ async def test_a_clean_up_may_finish_while_the_worker_drains(rig: Rig) -> None:
 
 async def test_no_clean_up_begins_once_the_worker_stops(rig: Rig) -> None:
     """Rows that a statement under way took are released."""
-    expire = Expire(THIRD)
+    expire = Expire(5)
     ids = [rig.insert_expired() for _ in range(15)]
     rig.provider.delay_answer("claim_expired_jobs", 2)
     async with rig.running(handler(returning(DONE), expire=expire)) as worker:

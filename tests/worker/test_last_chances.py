@@ -12,6 +12,7 @@ from hastetrio import (
     AsyncJobWorkerConfig,
     CreateAsyncJob,
     JobContext,
+    JobLease,
     JobOutput,
     job_handler,
 )
@@ -87,3 +88,31 @@ async def test_a_job_that_kills_its_process_fails_alone(autojump_clock: MockCloc
         AsyncJobStatus.COMPLETED,
     ]
     assert deaths == 3
+
+
+async def test_a_long_job_on_its_last_attempt_keeps_no_other_waiting(
+    autojump_clock: MockClock,
+) -> None:
+    """One that has outlived a lease did not kill its process; the next suspect may start."""
+    storage = MemoryJobProvider()
+    for _ in range(2):
+        await storage.create_job("t", "p", CreateAsyncJob(kind=KIND, claims={"sub": "s"}))
+    for _ in range(2):
+        assert len(await storage.claim_jobs([KIND], JobLease("dead", 1), 9)) == 2
+        await trio.sleep(2)
+    started: list[float] = []
+
+    @job_handler(KIND)
+    async def run(context: JobContext) -> JobOutput:
+        started.append(trio.current_time())
+        await trio.sleep(1000)
+        return JobOutput.json({})
+
+    config = AsyncJobWorkerConfig(lease_duration=10, drain_timeout=0)
+    worker = AsyncJobWorker(storage, [run], config)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(worker.run)
+        await trio.sleep(500)
+        worker.stop()
+    first, second = started
+    assert config.lease_duration <= second - first <= 2 * config.lease_duration

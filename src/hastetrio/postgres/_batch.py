@@ -15,6 +15,7 @@ import outcome
 import trio
 
 from hastetrio._errors import ProviderUnavailable, UnstorableValue
+from hastetrio.postgres._unit import RowAtFault
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -44,8 +45,8 @@ class Batcher(Generic[Item, Answer]):
 
     Args:
         send: Runs one statement for several items, and returns their answers in the same order.
-            When it raises `UnstorableValue`, the batch is halved until the item at fault is
-            alone, so that its neighbours go through in the same round.
+            When it raises `UnstorableValue` or `RowAtFault`, the batch is halved until the item
+            at fault is alone, so that its neighbours go through in the same round.
         size: How many bytes an item adds to the statement.
     """
 
@@ -120,7 +121,7 @@ class Batcher(Generic[Item, Answer]):
     async def _deliver(self, calls: Sequence[_Call[Item]]) -> None:
         try:
             answers = await self._send([call.item for call in calls])
-        except UnstorableValue as error:
+        except (UnstorableValue, RowAtFault) as error:
             if len(calls) == 1:
                 calls[0].answer(outcome.Error(error))
                 return

@@ -41,8 +41,15 @@ _NO_SUCH_SCHEMA: Final = (
     errors.UndefinedObject,
     errors.UndefinedFunction,
 )
+# What one row alone can cause, and its neighbours need not suffer for: an error raised by a trigger
+# of the host's, and a page that is broken.
+_OF_ONE_ROW: Final = ("P0", "XX")
 # The server is alive but not one to stay with: read-only after a failover, or going down.
 _LEAVE: Final = (errors.ReadOnlySqlTransaction, errors.AdminShutdown, errors.CrashShutdown)
+
+
+class RowAtFault(ProviderUnavailable):
+    """The statement failed, and one of its rows may be the only cause."""
 
 
 def one_line(error: BaseException) -> str:
@@ -90,7 +97,8 @@ def translate(error: psycopg.Error) -> Exception:
             f"the database lacks what this program needs ({one_line(error).split(' LINE ')[0]}): "
             "run `hastetrio migrate`"
         )
-    return ProviderUnavailable(f"the database is not available: {one_line(error)}")
+    kind = RowAtFault if (error.sqlstate or "").startswith(_OF_ONE_ROW) else ProviderUnavailable
+    return kind(f"the database is not available: {one_line(error)}")
 
 
 class Lane:
