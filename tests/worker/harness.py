@@ -144,6 +144,11 @@ class Probe(FaultyProvider):
             self.claimed.append(Claimed(sent, limit, [job.id for job in jobs]))
         return jobs
 
+    def mend(self) -> None:
+        """Take all faults out."""
+        for fault in self._faults:
+            fault.remove()
+
     def times(self, name: CallName, id: str | None = None) -> list[float]:
         """When the calls of one method (about one job) were made."""
         return [call.time for call in self.made(name, id)]
@@ -206,6 +211,10 @@ class Rig:
             await nursery.start(run)
             try:
                 yield worker
+            except BaseException:
+                # A test that failed is not to wait for a storage that never comes back.
+                self.provider.mend()
+                raise
             finally:
                 self.let_go.set()
 

@@ -10,7 +10,7 @@ import trio
 
 from hastetrio import AsyncJob, AsyncJobStatus
 
-from .harness import DAY, DONE, HOUR, LEASE, THIRD, Rig, Runs, gaps, handler, never, returning
+from .harness import DAY, DONE, HOUR, LEASE, Rig, Runs, gaps, handler, never, returning
 
 TEN_MINUTES = 600.0
 

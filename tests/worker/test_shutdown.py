@@ -348,6 +348,26 @@ async def test_without_notifications_the_worker_starts_all_the_same(rig: Rig) ->
         assert (await rig.ended(await rig.create())).status is COMPLETED
 
 
+async def test_a_worker_stopped_while_it_waits_for_notifications_leaves_at_once(rig: Rig) -> None:
+    """It does not wait for what it no longer needs."""
+
+    @asynccontextmanager
+    async def silent(
+        kinds: Collection[str],
+    ) -> AsyncGenerator[trio.MemoryReceiveChannel[WatchEvent]]:
+        send, receive = trio.open_memory_channel[WatchEvent](1)
+        with send, receive:
+            yield receive
+
+    rig.memory.watch = silent  # type: ignore[method-assign]
+    worker = AsyncJobWorker(rig.provider, [handler(returning(DONE))])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run)
+        await trio.sleep(1)
+        worker.stop()
+    assert trio.current_time() == pytest.approx(1)
+
+
 async def test_a_watch_that_fails_is_begun_again(rig: Rig) -> None:
     """Whatever it raised; the poll goes on in the meantime."""
     watch, failures = rig.memory.watch, list[int]()
@@ -439,7 +459,7 @@ async def test_a_keyboard_interrupt_hands_all_jobs_back_and_leaves_run(
 
     worker = AsyncJobWorker(rig.provider, [handler(body), handler(neighbour, "other")])
     ids = [await rig.create(), await rig.create("other")]
-    with pytest.raises(KeyboardInterrupt):
+    with trio.fail_after(60), pytest.raises(KeyboardInterrupt):
         await worker.run()
     assert neighbour.reasons == ["shutdown"]
     assert [rig.job(id).status for id in ids] == [ACCEPTED, ACCEPTED]
