@@ -53,6 +53,7 @@ class Renewals:
         self._numbers = itertools.count()
         self._held: dict[str, tuple[HeldJob, _Claim]] = {}
         self._awaited: dict[str, trio.Event] = {}
+        self._silenced: set[str | None] = set()
         self._nursery: trio.Nursery | None = None
         self._sleep = trio.CancelScope()
 
@@ -103,6 +104,16 @@ class Renewals:
         if entry is not None and entry[0] is not held:
             await self._awaited.setdefault(held.job.id, trio.Event()).wait()
 
+    def silence(self, id: str | None = None) -> None:
+        """Renew this row (all rows) no more, and believe no answer that is still to come.
+
+        For chaos tests: what is left then is the deadline.
+        """
+        self._silenced.add(id)
+
+    def _is_silenced(self, held: HeldJob) -> bool:
+        return bool(self._silenced) and not self._silenced.isdisjoint({None, held.job.id})
+
     def due_now(self, id: str) -> None:
         """Ask about one row at once: a notification says that it may have been cancelled."""
         if entry := self._held.get(id):
@@ -137,7 +148,7 @@ class Renewals:
         return sent + self._config.lease_duration / 3
 
     def _start(self, held: HeldJob) -> None:
-        if held.lost:
+        if held.lost or self._is_silenced(held):
             return
         if held.renewing:
             # The one under way may have left before what this one is to find out.
@@ -177,7 +188,7 @@ class Renewals:
     async def _renew(self, held: HeldJob) -> None:
         """Renew until one renewal was answered; errors change nothing."""
         try:
-            while not held.lost:
+            while not (held.lost or self._is_silenced(held)):
                 held.renew_again = False
                 if not await self._ask(held):
                     retry = self._config.lease_duration / 20
@@ -206,7 +217,7 @@ class Renewals:
             log_job(JOB_RENEW_FAILED, held.job, error=describe(error))
             return False
         self._counts.renewals += 1
-        if held.lost:
+        if held.lost or self._is_silenced(held):
             return True
         if answer is LeaseRenewal.LOST:
             held.lost = True

@@ -9,4 +9,5 @@ from hastetrio.testing._faults import Fault as Fault
 from hastetrio.testing._faults import FaultyProvider as FaultyProvider
 from hastetrio.testing._faults import RecordedCall as RecordedCall
 from hastetrio.testing._faults import RenewalKilled as RenewalKilled
+from hastetrio.testing._hooks import silence_renewals as silence_renewals
 from hastetrio.testing._run import run_job as run_job
