@@ -4,7 +4,20 @@
 -- The look-up takes no locks and counts how many of which kind are among the oldest; then exactly so many
 -- are locked. Locking inside the look-up would lock kinds x limit rows and tell other claimers "nothing".
 -- Lapsed jobs on their last attempt are counted apart: what kills its process takes along all it ran with.
-WITH pick AS MATERIALIZED (
+WITH last AS MATERIALIZED (
+  SELECT k.kind, 'last' AS how, x.id, x.created_at
+  FROM unnest(%(kinds)s::text[]) AS k (kind)
+  CROSS JOIN LATERAL (
+    SELECT a.id, a.created_at FROM async_jobs a
+    WHERE a.status = 'in-progress' AND a.kind = k.kind AND a.lease_expires_at < now()
+      AND a.attempts >= 0 AND a.attempts + 1 = a.max_attempts
+      AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
+    ORDER BY a.lease_expires_at LIMIT %(last_chances)s::int
+  ) x
+  WHERE cardinality(%(kinds)s::text[]) > 1
+  ORDER BY x.created_at, x.id LIMIT %(last_chances)s::int
+),
+pick AS MATERIALIZED (
   SELECT k.kind, x.how, x.id, x.created_at
   FROM unnest(%(kinds)s::text[]) AS k (kind)
   CROSS JOIN LATERAL (
@@ -19,18 +32,11 @@ WITH pick AS MATERIALIZED (
        AND a.attempts >= 0 AND a.attempts + 1 < a.max_attempts
        AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
      ORDER BY a.lease_expires_at LIMIT %(limit)s::int)
-    UNION ALL
-    (SELECT 'last', a.id, a.created_at FROM async_jobs a
-     WHERE a.status = 'in-progress' AND a.kind = k.kind AND a.lease_expires_at < now()
-       AND a.attempts >= 0 AND a.attempts + 1 = a.max_attempts
-       AND a.expires_at > now() AND a.id <> ALL (%(exclude)s::text[])
-     ORDER BY a.lease_expires_at LIMIT %(last_chances)s::int)
   ) x
   WHERE cardinality(%(kinds)s::text[]) > 1
-  ORDER BY x.created_at, x.id LIMIT %(limit)s::int
-),
-ranked AS (
-  SELECT kind, how, row_number() OVER (PARTITION BY how ORDER BY created_at, id) AS place FROM pick
+  UNION ALL
+  SELECT kind, how, id, created_at FROM last
+  ORDER BY created_at, id LIMIT %(limit)s::int
 ),
 quota AS MATERIALIZED (
   SELECT (%(kinds)s::text[])[1] AS kind, %(limit)s::bigint AS queued, %(limit)s::bigint AS lapsed,
@@ -38,8 +44,8 @@ quota AS MATERIALIZED (
   WHERE cardinality(%(kinds)s::text[]) = 1
   UNION ALL
   SELECT kind, count(*) FILTER (WHERE how = 'queued'), count(*) FILTER (WHERE how = 'lapsed'),
-         count(*) FILTER (WHERE how = 'last' AND place <= %(last_chances)s)
-  FROM ranked GROUP BY kind
+         count(*) FILTER (WHERE how = 'last')
+  FROM pick GROUP BY kind
 ),
 got AS MATERIALIZED (
   SELECT x.id

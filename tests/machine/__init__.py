@@ -1,0 +1,1 @@
+"""Random histories of clients and workers on the providers, each step checked."""
