@@ -198,7 +198,6 @@ class Claims:
         return len(jobs)
 
     async def _ask(self, lease: JobLease, limit: int) -> list[AsyncJob]:
-        until = trio.current_time() + lease.duration
         jobs: list[AsyncJob] | None = None
         held = self._renewals.held()
         unwinding = [one.job.id for one in held if one.cancel_reason is not None]
@@ -214,7 +213,8 @@ class Claims:
             )
         finally:
             if jobs is None:
-                # It may have been applied; its rows are held by nobody.
+                # It may have been applied, at the latest now; its rows are held by nobody.
+                until = trio.current_time() + lease.duration
                 self._unanswered.append(_Unanswered(lease, until))
         return jobs
 

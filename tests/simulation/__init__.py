@@ -1,0 +1,1 @@
+"""Workers, clients and faults in virtual time, drawn from one number."""
