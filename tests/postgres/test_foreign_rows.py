@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 
@@ -34,9 +36,23 @@ UNREADABLE = {
     "year 4000 BC": {"created_at": "'4000-01-01 BC'"},
     "huge integer": {"parameters": "('[1' || repeat('0', 5000) || ']')::jsonb"},
     "huge exponent": {"parameters": "'1e5000'"},
-    "deep": {"parameters": "(repeat('[', 5000) || repeat(']', 5000))::jsonb"},
-    "deep claims": {"claims": """(repeat('{"a":', 5000) || '1' || repeat('}', 5000))::jsonb"""},
 }
+
+
+def _reads_deep_json() -> bool:
+    try:
+        json.loads("[" * 5000 + "]" * 5000)
+    except RecursionError:
+        return False
+    return True
+
+
+# Python 3.12 counts the calls of C apart, and reads all the depth that PostgreSQL stores.
+if not _reads_deep_json():
+    UNREADABLE |= {
+        "deep": {"parameters": "(repeat('[', 5000) || repeat(']', 5000))::jsonb"},
+        "deep claims": {"claims": """(repeat('{"a":', 5000) || '1' || repeat('}', 5000))::jsonb"""},
+    }
 
 # Odd, but nothing is wrong with it.
 ODD_IDS = (
