@@ -248,7 +248,11 @@ class AsyncJobWorker:
     @trio.lowlevel.enable_ki_protection
     async def _run_job(self, held: HeldJob) -> None:
         try:
-            await self._runner.run(held)
+            if self._stopping.is_set():
+                # Claimed just before the stop, and not begun.
+                await self._runner.hand_back(held, "stopping")
+            else:
+                await self._runner.run(held)
         finally:
             self._claims.slot_freed(held)
 
