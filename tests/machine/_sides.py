@@ -240,7 +240,7 @@ def given_ids(ids: Sequence[str]) -> Iterator[None]:
 
     with (
         patch("hastetrio.memory.generate_job_id", next_id),
-        patch("hastetrio.postgres._provider.generate_job_id", next_id),
+        patch("hastetrio.postgres._create.generate_job_id", next_id),
     ):
         yield
 

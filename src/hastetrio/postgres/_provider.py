@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import trio
 
 from hastetrio._errors import LiveJobLimit, ProviderUnavailable, UnstorableValue
-from hastetrio._ids import generate_job_id
 from hastetrio._model import (
     DAY,
     AsyncJob,
@@ -21,8 +20,9 @@ from hastetrio._model import (
 from hastetrio._nursery import serving_nursery
 from hastetrio._outcome import unreadable_outcome
 from hastetrio._sql import query
-from hastetrio._storable import check_text, encode_json, is_text
+from hastetrio._storable import encode_json, is_text
 from hastetrio.postgres import _migrate
+from hastetrio.postgres._create import Creation
 from hastetrio.postgres._held import HeldRows
 from hastetrio.postgres._listen import watch
 from hastetrio.postgres._overview import QueueOverview, read_overview
@@ -179,13 +179,13 @@ class PostgresJobProvider:
             connection: A connection with an open transaction of the caller's, to queue the job
                 in: both are committed, or neither.
         """
-        parameters = self._creation(tenant, project, [job], live_limit)
+        creation = self._creation(tenant, project, [job], live_limit)
         if connection is not None:
             async with unit(connection, self._budget):
-                jobs = await self._insert(connection, parameters)
+                jobs = await creation.insert(connection)
         else:
             async with self._claims.unit() as own, own.transaction():
-                jobs = await self._insert(own, parameters)
+                jobs = await creation.insert(own)
         if not jobs:
             raise LiveJobLimit(live_limit or 0)
         return jobs[0]
@@ -197,41 +197,22 @@ class PostgresJobProvider:
         if not jobs:
             await trio.lowlevel.checkpoint()
             return []
-        parameters = self._creation(tenant, project, jobs, None)
+        creation = self._creation(tenant, project, jobs, None)
         async with self._claims.unit() as connection:
-            created = await self._insert(connection, parameters)
-        by_id = {job.id: job for job in created}
-        return [by_id[id] for id in parameters["ids"]]
+            return await creation.insert(connection)
 
     def _creation(
         self, tenant: str, project: str, jobs: Sequence[CreateAsyncJob], live_limit: int | None
-    ) -> dict[str, Any]:
-        return {
-            "tenant": check_text(tenant, "tenant"),
-            "project": check_text(project, "project"),
-            "ids": [generate_job_id() for _ in jobs],
-            "kinds": [job.kind for job in jobs],
-            "requests": [job.request for job in jobs],
-            "parameters": [
-                encode_json(job.parameters, self._parameters_limit, "parameters") for job in jobs
-            ],
-            "claims": [encode_json(job.claims, self._claims_limit, "claims") for job in jobs],
-            "submitters": [job.submitted_by for job in jobs],
-            "retentions": [job.retention for job in jobs],
-            "max_attempts": [job.max_attempts for job in jobs],
-            "live_limit": live_limit,
-        }
-
-    async def _insert(
-        self, connection: TrioConnection, parameters: Mapping[str, Any]
-    ) -> list[AsyncJob]:
-        if parameters["live_limit"] is not None:
-            await connection.execute(query("lock_project"), parameters)
-        cursor = await connection.execute(
-            job_query("create_jobs"), parameters, prepare=self._prepared
+    ) -> Creation:
+        return Creation(
+            tenant,
+            project,
+            jobs,
+            live_limit=live_limit,
+            parameters_limit=self._parameters_limit,
+            claims_limit=self._claims_limit,
+            prepared=self._prepared,
         )
-        jobs, _ = await read_jobs(cursor)
-        return jobs
 
     async def read_job(
         self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
