@@ -6,8 +6,6 @@ Python, because only `Random.random()` is used, whose sequence is promised not t
 every resource carries the security label HTEST (test health data).
 """
 
-# ruff: noqa: INP001  # a script, not a module of a package
-
 from __future__ import annotations
 
 import json

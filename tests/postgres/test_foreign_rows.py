@@ -97,6 +97,9 @@ async def test_a_row_that_cannot_be_read_fails_alone(
     assert statuses(url, [id]) == ["failed"]
     assert column(url, id, "error #>> '{issue,0,code}'") == "processing"
     assert column(url, id, "locked_by") is None
+    shown = await provider.read_job(TENANT, PROJECT, id)
+    assert shown is not None
+    assert (shown.status, shown.error["issue"][0]["code"]) == ("failed", "processing")
     # Its own neighbours' leases are untouched by that.
     assert await provider.finish_job(before, lease, JobResult.completed({}), 60)
 
@@ -104,12 +107,14 @@ async def test_a_row_that_cannot_be_read_fails_alone(
 async def test_a_job_that_cannot_be_read_is_no_missing_job(
     provider: PostgresJobProvider, url: str
 ) -> None:
-    """Its client is told that it cannot be read; lists leave it out; it can be cancelled."""
-    id = insert(url, created_at="'infinity'")
+    """It stays visible to its client and in lists, and can be cancelled."""
+    id = insert(url, created_at="'infinity'", kind="odd")
     sound = await provider.create_job(TENANT, PROJECT, kick_off())
-    with pytest.raises(UnstorableValue, match=f"job {id} .*cannot be read"):
-        await provider.read_job(TENANT, PROJECT, id)
-    assert [job.id for job in await provider.list_jobs(TENANT, PROJECT)] == [sound.id]
+    shown = await provider.read_job(TENANT, PROJECT, id)
+    assert shown is not None
+    assert (shown.kind, shown.status, shown.parameters) == ("odd", "accepted", None)
+    assert shown.created_at.year == 9999
+    assert [job.id for job in await provider.list_jobs(TENANT, PROJECT)] == [id, sound.id]
     with pytest.raises(UnstorableValue, match=f"job {id} was cancelled"):
         await provider.cancel_job(TENANT, PROJECT, id)
     assert statuses(url, [id]) == ["cancelled"]

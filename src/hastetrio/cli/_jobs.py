@@ -62,7 +62,7 @@ def _json_option(context: click.Context, parameter: click.Parameter, value: str 
             text = sys.stdin.read()
         elif value.startswith("@"):
             text = Path(value[1:]).read_text(encoding="utf-8")
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except OSError as error:
         reason = f"cannot read {value[1:]}: {error.strerror}"
     except UnicodeDecodeError:
@@ -72,6 +72,16 @@ def _json_option(context: click.Context, parameter: click.Parameter, value: str 
     except ValueError as error:
         reason = f"not JSON: {error}"
     raise click.BadParameter(reason, context, parameter)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        # Which of the two was meant, nobody can know.
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")
+    return found
 
 
 @click.group(invoke_without_command=True, epilog=EPILOG)

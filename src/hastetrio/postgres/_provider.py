@@ -26,7 +26,7 @@ from hastetrio.postgres._create import Creation
 from hastetrio.postgres._held import HeldRows
 from hastetrio.postgres._listen import watch
 from hastetrio.postgres._overview import QueueOverview, read_overview
-from hastetrio.postgres._rows import job_query, read_jobs
+from hastetrio.postgres._rows import job_query, read_jobs, read_visible_jobs
 from hastetrio.postgres._unit import Lane, unit
 
 if TYPE_CHECKING:
@@ -125,6 +125,10 @@ class PostgresJobProvider:
             cursor = await connection.execute(job_query(name), parameters, prepare=self._prepared)
             return await read_jobs(cursor)
 
+    async def _show(self, name: str, parameters: Mapping[str, Any]) -> list[AsyncJob]:
+        async with self._claims.unit() as connection:
+            return await read_visible_jobs(connection, name, parameters, prepare=self._prepared)
+
     # Schema
 
     async def migrate(self, *, lock_timeout: float = 5.0) -> list[str]:
@@ -219,15 +223,12 @@ class PostgresJobProvider:
     ) -> AsyncJob | None:
         """A job of this project, until it expires; see `AsyncJobProvider.read_job`.
 
-        Raises:
-            UnstorableValue: The job is there, but a value in its row cannot be read.
+        One whose row cannot be read is shown without its JSON, here and in lists.
         """
         if not all(map(is_text, (tenant, project, id))):
             return None
         where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
-        jobs, unreadable = await self._fetch_jobs(self._claims, "read_job", where)
-        if unreadable:
-            raise UnstorableValue(f"job {id} has a value in its row that cannot be read")
+        jobs = await self._show("read_job", where)
         return jobs[0] if jobs else None
 
     async def list_jobs(
@@ -252,8 +253,7 @@ class PostgresJobProvider:
             "before_id": before.id if before else None,
             "before_created_at": before.created_at if before else None,
         }
-        jobs, _ = await self._fetch_jobs(self._claims, "list_jobs", where)
-        return jobs
+        return await self._show("list_jobs", where)
 
     async def count_live_jobs(self, tenant: str, project: str) -> int:
         """Jobs of this project that are queued or running."""

@@ -11,9 +11,11 @@ from hastetrio._model import AsyncJob, AsyncJobStatus
 from hastetrio._sql import query
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from psycopg import AsyncCursor
+
+    from hastetrio.postgres._connection import TrioConnection
 
 _log = logging.getLogger("hastetrio.postgres")
 
@@ -57,3 +59,21 @@ async def read_jobs(cursor: AsyncCursor[tuple[Any, ...]]) -> tuple[list[AsyncJob
             unreadable.append(id)
             _log.warning("Job %s cannot be read: %s", id, error, extra={"job": id})
     return jobs, unreadable
+
+
+async def read_visible_jobs(
+    connection: TrioConnection, name: str, parameters: Mapping[str, Any], *, prepare: bool
+) -> list[AsyncJob]:
+    """The jobs a statement returns, newest first, for somebody who looks.
+
+    A row that cannot be read stays visible: without its parameters, claims and output, and with
+    its times inside the years that Python knows.
+    """
+    cursor = await connection.execute(job_query(name), parameters, prepare=prepare)
+    jobs, unreadable = await read_jobs(cursor)
+    if unreadable:
+        cursor = await connection.execute(query("read_legible_jobs"), {"ids": unreadable})
+        legible, _ = await read_jobs(cursor)
+        jobs += legible
+        jobs.sort(key=lambda job: (job.created_at, job.id), reverse=True)
+    return jobs
