@@ -61,6 +61,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "retentions": [60.0] * len(IDS),
     },
     "forget_claim": {"token": "w/1-x"},
+    "read_legible_jobs": {"ids": IDS[:3]},
     "read_job": {"id": "row-7", "tenant": "t1", "project": "p1", "submitted_by": None},
     "release_jobs": {
         "ids": IDS,
