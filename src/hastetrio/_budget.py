@@ -18,6 +18,6 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
     Raises:
         ProviderUnavailable: There was none in that time; the call was cancelled.
     """
-    with trio.move_on_after(seconds):
+    with trio.CancelScope(relative_deadline=seconds):
         return await call
     raise ProviderUnavailable(f"no answer within {seconds:g} s")

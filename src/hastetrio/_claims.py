@@ -36,6 +36,14 @@ _WAKE_PAUSE: Final = 0.1
 # Seconds over which the workers that one notification wakes spread their claims.
 _WAKE_JITTER: Final = 0.002
 
+# A worker claims for at most half of its slots at once: while the one half's results are recorded,
+# the other half runs. All at once, all slots would wait for each statement (4,600 no-op jobs a
+# second instead of 5,900, both cores busy). Up to so many slots one claim costs less than two.
+_WHOLE: Final = 25
+
+# Rows in one claim: 1,000 take the database about 30 ms, well inside the shortest call's budget.
+_MOST_ROWS: Final = 1000
+
 
 class Signal:
     """Wakes one waiting task; a signal given while nobody waits is kept."""
@@ -99,6 +107,7 @@ class Claims:
         self._start = start
         self._hand_back = hand_back
         self.free = config.max_concurrent_jobs
+        self._most = min(max(config.max_concurrent_jobs // 2, _WHOLE), _MOST_ROWS)
         self._signal = Signal()
         self._more = True
         self._woken = False
@@ -153,7 +162,7 @@ class Claims:
                 return
         # A wake-up from here on is about rows this claim may not see.
         self._more = self._woken = self._restored = False
-        limit = self.free
+        limit = min(self.free, self._most)
         taken = await self._claim(limit)
         if taken is None:
             self._more = True
@@ -199,16 +208,18 @@ class Claims:
 
     async def _ask(self, lease: JobLease, limit: int) -> list[AsyncJob]:
         jobs: list[AsyncJob] | None = None
-        held = self._renewals.held()
-        unwinding = [one.job.id for one in held if one.cancel_reason is not None]
         # What kills its process takes along all it ran with. Jobs that died that way together get
         # their last attempt one at a time, so that the guilty one fails alone.
-        last_chances = 0 if any(one.is_suspect for one in held) else 1
+        last_chances = 0 if self._renewals.has_suspect() else 1
         try:
             jobs = await within(
                 lease.duration / 2,
                 self._provider.claim_jobs(
-                    self._kinds, lease, limit, exclude=unwinding, last_chances=last_chances
+                    self._kinds,
+                    lease,
+                    limit,
+                    exclude=self._renewals.over(),
+                    last_chances=last_chances,
                 ),
             )
         finally:

@@ -84,15 +84,19 @@ class HeldJob:
         return self._reason
 
     @property
+    def is_last_attempt(self) -> bool:
+        """Whether the job was started before, and has no attempt after this one."""
+        return 1 < self.job.attempts >= self.job.max_attempts
+
+    @property
     def is_suspect(self) -> bool:
         """Whether the job may be one that kills its process, and has no attempt after this one.
 
         It was started before; one that has outlived a lease is a suspect no more, or a long job
         would keep all others from their last attempt.
         """
-        if not 1 < self.job.attempts >= self.job.max_attempts:
-            return False
-        return self._clock.current_time() < self.started + self.lease.duration
+        outlived = self._clock.current_time() >= self.started + self.lease.duration
+        return self.is_last_attempt and not outlived
 
     @property
     def is_unwinding(self) -> bool:

@@ -6,15 +6,16 @@ worker that is stopping gives up; then the lease lapses, and another worker take
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import trio
 
 from hastetrio import _log
-from hastetrio._budget import within
-from hastetrio._errors import UnstorableValue
+from hastetrio._errors import ProviderUnavailable, UnstorableValue
 from hastetrio._log import describe, log_job
 from hastetrio._model import JobLease, JobResult
 from hastetrio._outcome import internal_error_outcome, unstorable_outcome
@@ -34,6 +35,8 @@ _LONGEST_RETRY: Final = 5.0
 _SECONDS_PER_MEBIBYTE: Final = 1.0
 _MEBIBYTE: Final = 1024 * 1024
 
+_REFUSED: Final = partial(unstorable_outcome, "the database refuses a value in it")
+
 
 class Recorder:
     """The calls that end a claim, each repeated until it is answered."""
@@ -51,18 +54,16 @@ class Recorder:
         A result that the storage refuses is replaced by an outcome that says so. False if the job
         was not this claim's to finish, None where it was given up.
         """
-        for attempt in (
-            result,
-            JobResult.failed(unstorable_outcome("the database refuses a value in it")),
-            JobResult.failed(internal_error_outcome()),
-        ):
+        for outcome in (_REFUSED, internal_error_outcome, None):
             try:
-                recorded = await self._finish(held, attempt)
+                recorded = await self._finish(held, result)
             except UnstorableValue as error:
                 log_job(_log.JOB_REJECTED, held.job, error=describe(error))
                 held.acknowledge(held.pending_progress())
             else:
-                return attempt if recorded else recorded
+                return result if recorded else recorded
+            if outcome is not None:
+                result = JobResult.failed(outcome())
         await self.release(held, give_back=False)
         return None
 
@@ -115,27 +116,36 @@ class Recorder:
     ) -> T | None:
         # A batch under way, this call's own, and as much again for a slow network.
         budget = 4 * self._config.call_budget + more
-        with trio.CancelScope() as scope:
-            if not self._patient:
-                scope.deadline = trio.current_time() + self._config.call_budget
+        patient = self._patient
+        end = math.inf if patient else trio.current_time() + self._config.call_budget
+        delay = _FIRST_RETRY
+        while patient is self._patient and trio.current_time() < end:
+            error: BaseException | None = None
+            # One scope for the budget and for giving up: each costs a job 8 microseconds.
+            scope = trio.CancelScope(deadline=min(trio.current_time() + budget, end))
             self._scopes.add(scope)
-            delay = _FIRST_RETRY
             try:
-                while True:
-                    try:
-                        return await within(budget, call())
-                    except (UnstorableValue, trio.Cancelled, KeyboardInterrupt, GeneratorExit):
-                        raise
-                    except BaseException as error:  # whatever it is, ask again
-                        if isinstance(error, BaseExceptionGroup) and not isinstance(
-                            error, Exception
-                        ):
-                            raise  # one of the above may be in it
-                        log_job(_log.JOB_RECORD_RETRIED, held.job, error=describe(error))
-                    with trio.move_on_after(random.uniform(delay / 2, delay)):  # noqa: S311
-                        await self._restored.wait()
-                    delay = min(_LONGEST_RETRY, delay * 2)
+                with scope:
+                    return await call()
+            except (UnstorableValue, trio.Cancelled, KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as raised:  # whatever it is, ask again
+                if isinstance(raised, BaseExceptionGroup) and not isinstance(raised, Exception):
+                    raise  # one of the above may be in it
+                error = raised
             finally:
                 self._scopes.discard(scope)
+            error = error or ProviderUnavailable(f"no answer within {budget:g} s")
+            log_job(_log.JOB_RECORD_RETRIED, held.job, error=describe(error))
+            if patient is self._patient:
+                await self._pause(random.uniform(delay / 2, delay))  # noqa: S311
+            delay = min(_LONGEST_RETRY, delay * 2)
         log_job(_log.JOB_RECORD_FAILED, held.job)
         return None
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, unless the storage may have come back, or waiting was given up."""
+        with trio.CancelScope(relative_deadline=seconds) as scope:
+            self._scopes.add(scope)
+            await self._restored.wait()
+        self._scopes.discard(scope)

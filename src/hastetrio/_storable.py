@@ -20,6 +20,10 @@ REPLACEMENT: Final = "\ufffd"
 _FLAT_ENOUGH: Final = 200
 _HEADROOM: Final = 150
 
+# Kept: `json.dumps` with arguments makes an encoder for each call, `json.loads` guesses encodings.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_decode: Final = json.JSONDecoder().decode
+
 # An escaped NUL: \u0000 behind an even number of backslashes (behind an odd one it is plain text).
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -37,7 +41,7 @@ def encode_json(value: object, limit: int, what: str) -> str:
         UnstorableValue: It is not JSON, holds NUL, a lone surrogate or NaN, or exceeds the limit.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise UnstorableValue(f"{what} holds a lone surrogate, which is not text") from None
@@ -60,15 +64,20 @@ def _is_readable(text: str, frames: int) -> bool:
     try:
         if frames:
             return _is_readable(text, frames - 1)
-        json.loads(text)
+        _decode(text)
     except RecursionError:
         return False
     return True
 
 
-def decode_json(text: str) -> Any:  # noqa: ANN401  # JSON is any value
-    """The value of JSON text that `encode_json` made."""
-    return json.loads(text)
+def decode_json(text: str | bytes) -> Any:  # noqa: ANN401  # JSON is any value
+    """The value of JSON text, as `encode_json` made it or as the database shows it (in UTF-8).
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deeply to be read here.
+    """
+    return _decode(text if isinstance(text, str) else text.decode())
 
 
 def clean_text(text: str, limit: int | None = None) -> str:

@@ -74,7 +74,8 @@ class Batcher(Generic[Item, Answer]):
             raise ProviderUnavailable("the provider is closed")
         call = _Call(item, trio.lowlevel.current_task())
         self._waiting.append(call)
-        self._idle.unpark()
+        if self._idle:
+            self._idle.unpark()
 
         def abort(_: object) -> trio.lowlevel.Abort:
             call.task = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hastetrio._ids import generate_job_id
 from hastetrio._sql import query
 from hastetrio._storable import check_text, encode_json
+from hastetrio.postgres._arrays import text_array
 from hastetrio.postgres._rows import job_query, read_jobs
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ class Creation:
         self._parameters: dict[str, Any] = {
             "tenant": check_text(tenant, "tenant"),
             "project": check_text(project, "project"),
-            "ids": self._ids,
-            "kinds": [job.kind for job in jobs],
-            "requests": [job.request for job in jobs],
-            "parameters": [
+            "ids": text_array(self._ids),
+            "kinds": text_array(job.kind for job in jobs),
+            "requests": text_array(job.request for job in jobs),
+            "parameters": text_array(
                 encode_json(job.parameters, parameters_limit, "parameters") for job in jobs
-            ],
-            "claims": [encode_json(job.claims, claims_limit, "claims") for job in jobs],
-            "submitters": [job.submitted_by for job in jobs],
+            ),
+            "claims": text_array(encode_json(job.claims, claims_limit, "claims") for job in jobs),
+            "submitters": text_array(job.submitted_by for job in jobs),
             "retentions": [job.retention for job in jobs],
             "max_attempts": [job.max_attempts for job in jobs],
             "live_limit": live_limit,

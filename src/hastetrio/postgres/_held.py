@@ -13,6 +13,7 @@ from hastetrio._model import DAY, JobLease, JobResult, LeaseRenewal
 from hastetrio._outcome import OUTCOME_LIMIT, abandoned_outcome
 from hastetrio._sql import query
 from hastetrio._storable import clean_text, encode_json
+from hastetrio.postgres._arrays import text_array
 from hastetrio.postgres._batch import Batcher
 
 if TYPE_CHECKING:
@@ -124,22 +125,25 @@ class HeldRows:
 
     async def _until_unlocked(self, batcher: Batcher[Any, str], item: object) -> str:
         """Ask, and ask again while somebody else's transaction holds the row."""
-        end = trio.current_time() + self._budget
-        while (answer := await batcher.ask(item)) == _AGAIN:
-            if trio.current_time() > end:
-                raise ProviderUnavailable("another transaction holds the job's row")
-            await trio.sleep(random.uniform(*_LOCKED_ROW_PAUSE))  # noqa: S311
-        return answer
+        answer = await batcher.ask(item)
+        if answer != _AGAIN:
+            return answer
+        with trio.CancelScope(relative_deadline=self._budget):
+            while answer == _AGAIN:
+                await trio.sleep(random.uniform(*_LOCKED_ROW_PAUSE))  # noqa: S311
+                answer = await batcher.ask(item)
+            return answer
+        raise ProviderUnavailable("another transaction holds the job's row")
 
     async def _send_finishes(self, items: Sequence[_Finish]) -> list[str]:
         parameters = {
-            "ids": [item.id for item in items],
-            "tokens": [item.token for item in items],
-            "statuses": [item.result.status.value for item in items],
-            "outputs": [item.result.output_json for item in items],
-            "content_types": [item.result.content_type for item in items],
-            "errors": [item.result.error_json for item in items],
-            "progress": [item.progress for item in items],
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
+            "statuses": text_array(item.result.status.value for item in items),
+            "outputs": text_array(item.result.output_json for item in items),
+            "content_types": text_array(item.result.content_type for item in items),
+            "errors": text_array(item.result.error_json for item in items),
+            "progress": text_array(item.progress for item in items),
             "retentions": [item.retention for item in items],
         }
         size = sum(item.size for item in items)
@@ -149,8 +153,8 @@ class HeldRows:
 
     async def _send_releases(self, items: Sequence[_Release]) -> list[str]:
         parameters = {
-            "ids": [item.id for item in items],
-            "tokens": [item.token for item in items],
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
             "give_back": [item.give_back for item in items],
             "cap": _HAND_BACKS,
             "outcome": encode_json(abandoned_outcome(), OUTCOME_LIMIT, "the outcome"),
@@ -163,10 +167,10 @@ class HeldRows:
 
     async def _send_renewals(self, items: Sequence[_Renewal]) -> list[str]:
         parameters = {
-            "ids": [item.id for item in items],
-            "tokens": [item.token for item in items],
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
             "durations": [item.duration for item in items],
-            "progress": [item.progress for item in items],
+            "progress": text_array(item.progress for item in items),
         }
         rows = await self._renewals.fetch(query("renew_leases"), parameters)
         answers = {(id, token): state for id, token, state in rows}
@@ -179,8 +183,8 @@ class HeldRows:
 
     async def _send_deletes(self, items: Sequence[_Deletion]) -> list[str]:
         parameters = {
-            "ids": [item.id for item in items],
-            "tokens": [item.token for item in items],
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
         }
         rows = await self._finishes.fetch(query("delete_expired_jobs"), parameters)
         states = await self._complete(self._finishes, items, dict.fromkeys(rows, "deleted"))
@@ -202,8 +206,8 @@ class HeldRows:
         missing = [item for item in items if (item.id, item.token) not in answers]
         if missing:
             parameters = {
-                "ids": [item.id for item in missing],
-                "tokens": [item.token for item in missing],
+                "ids": text_array(item.id for item in missing),
+                "tokens": text_array(item.token for item in missing),
             }
             rows = await lane.fetch(query("state_of_jobs"), parameters)
             answers |= {(id, token): state for id, token, state in rows}
