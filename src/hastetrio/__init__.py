@@ -12,6 +12,7 @@ The layers, each importing only from those below it:
 `embedded` runs a PostgreSQL server of its own, and knows no SQL.
 """
 
+from hastetrio._collector import tune_collector as tune_collector
 from hastetrio._config import AsyncJobWorkerConfig as AsyncJobWorkerConfig
 from hastetrio._errors import ConfigError as ConfigError
 from hastetrio._errors import HastetrioError as HastetrioError

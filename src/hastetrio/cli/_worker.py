@@ -42,6 +42,9 @@ def worker(state: State) -> None:
     handlers = collect_handlers(settings)
     import trio
 
+    from hastetrio._collector import tune_collector
+
+    tune_collector()
     trio.run(functools.partial(_serve, settings, handlers))
 
 
