@@ -130,6 +130,13 @@ class JobHandler(ABC):
         """
 
 
+def needs_clean_up(handler: JobHandler) -> bool:
+    """Whether the handler's expired jobs leave anything but their rows."""
+    if isinstance(handler, FunctionHandler):
+        return handler.has_clean_up
+    return getattr(handler.expire, "__func__", None) is not JobHandler.expire
+
+
 _Run = Callable[[JobContext], Awaitable[JobOutput]]
 _Expire = Callable[[AsyncJob], Awaitable[None]]
 
@@ -146,6 +153,11 @@ class FunctionHandler(JobHandler):
     async def run(self, context: JobContext) -> JobOutput:
         """Run the function."""
         return await self._run(context)
+
+    @property
+    def has_clean_up(self) -> bool:
+        """Whether a function was given to `on_expire`."""
+        return self._expire is not None
 
     def on_expire(self, function: _Expire) -> _Expire:
         """Decorate the function that removes what a job of this kind produced."""

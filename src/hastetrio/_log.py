@@ -80,6 +80,9 @@ LOOP_BLOCKED: Final = Event(
 SWEEP_ABANDONED: Final = Event(
     "sweep.abandoned", _W, "Failed %(count)s abandoned job(s)", ("count",)
 )
+SWEEP_DISCARDED: Final = Event(
+    "sweep.discarded", _D, "Removed %(count)s expired job(s) that needed no clean-up", ("count",)
+)
 SWEEP_FAILED: Final = Event(
     "sweep.failed", _E, "Failed to sweep %(what)s jobs, will retry: %(error)s", ("what", "error")
 )

@@ -14,7 +14,7 @@ import trio
 from hastetrio import _log
 from hastetrio._budget import within
 from hastetrio._claims import ERROR_BACKOFF, Signal
-from hastetrio._handler import CancelReason
+from hastetrio._handler import CancelReason, needs_clean_up
 from hastetrio._held import HeldJob
 from hastetrio._job import run_body
 from hastetrio._log import current_job, describe, log, log_job
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # Rows a sweep takes in one statement, which bounds the locks it holds.
 SWEEP_LIMIT: Final = 100
+
+# Rows without a clean-up deleted in one statement, which takes about 15 ms.
+DISCARD_LIMIT: Final = 1000
 
 # Clean-ups that run at once, outside of the slots for jobs.
 CONCURRENT_CLEANUPS: Final = 10
@@ -137,6 +140,7 @@ class ExpiredSweep:
         while not self._stopping.is_set():
             wait = jittered(self._config.maintenance_interval)
             try:
+                await self._discard()
                 await self._sweep()
                 await self._remove_orphans()
             except Exception as error:  # noqa: BLE001  # no error ends the sweep
@@ -146,9 +150,25 @@ class ExpiredSweep:
             while not self._stopping.is_set() and (left := end - trio.current_time()) > 0:
                 await self._signal.wait(left)
 
+    async def _discard(self) -> None:
+        """Delete what needs no clean-up, at the rate the database deletes at.
+
+        Through a claim and a task each, rows would go at a tenth of the rate jobs finish at.
+        """
+        kinds = [kind for kind, one in self._handlers.items() if not needs_clean_up(one)]
+        count = DISCARD_LIMIT if kinds else 0
+        while count == DISCARD_LIMIT and not self._stopping.is_set():
+            count = await within(
+                _budget(self._config), self._provider.discard_expired_jobs(kinds, DISCARD_LIMIT)
+            )
+            self._counts.cleaned_up += count
+            if count:
+                log(_log.SWEEP_DISCARDED, count=count)
+
     async def _sweep(self) -> None:
         """Take rows and start their clean-ups until a statement finds fewer than it asked for."""
-        while not self._stopping.is_set():
+        kinds = [kind for kind, one in self._handlers.items() if needs_clean_up(one)]
+        while kinds and not self._stopping.is_set():
             while not self._free and not self._stopping.is_set():
                 await self._signal.wait()
             limit = min(self._free, SWEEP_LIMIT)
@@ -156,7 +176,7 @@ class ExpiredSweep:
             sent = trio.current_time()
             jobs = await within(
                 _budget(self._config),
-                self._provider.claim_expired_jobs(list(self._handlers), lease, limit),
+                self._provider.claim_expired_jobs(kinds, lease, limit),
             )
             # A body that lost its lease may still unwind here. The lease just taken keeps its row
             # from others until it lapses; then the sweep finds it again.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
 import attrs
 
-from hastetrio._model import AsyncJob, AsyncJobStatus
+from hastetrio._model import AsyncJob, AsyncJobStatus, JobLease
 from hastetrio._storable import decode_json
 
 
@@ -60,6 +60,14 @@ class Row:
     def is_lapsed(self, now: datetime) -> bool:
         """Whether somebody held the row and the lease has run out."""
         return self.lease_expires_at is not None and self.lease_expires_at < now
+
+    def hold(self, lease: JobLease, now: datetime) -> None:
+        """It is held under `lease`, from now on; a lease only grows."""
+        ends = now + timedelta(seconds=lease.duration)
+        if self.locked_by == lease.token and self.lease_expires_at is not None:
+            ends = max(ends, self.lease_expires_at)
+        self.locked_by = lease.token
+        self.lease_expires_at = ends
 
     def let_go(self) -> None:
         """Nobody holds the row any more."""

@@ -218,6 +218,12 @@ class AsyncJobProvider(Protocol):
     async def delete_expired_job(self, id: str, lease: JobLease) -> bool:
         """Delete an expired job held under `lease.token`; False if it was not."""
 
+    async def discard_expired_jobs(self, kinds: Collection[str], limit: int) -> int:
+        """Delete up to `limit` expired jobs of `kinds` that nobody holds; returns how many.
+
+        For kinds that need no clean-up: what does need one goes through `claim_expired_jobs`.
+        """
+
     async def delete_orphans(self, limit: int) -> dict[str, int]:
         """Delete up to `limit` jobs that expired seven days ago or more and that nobody holds.
 

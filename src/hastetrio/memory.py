@@ -158,7 +158,7 @@ class MemoryJobProvider:
             # Jobs made at one moment of the clock are a microsecond apart: see `_new_row`.
             row.started_at = row.started_at or max(now, row.created_at)
             row.updated_at = now
-            self._hold(row, lease, now)
+            row.hold(lease, now)
         return [row.as_job() for row in rows]
 
     async def forget_claim(self, lease: JobLease) -> int:
@@ -182,7 +182,7 @@ class MemoryJobProvider:
         row = self._table.held(id, lease.token)
         if row is None:
             return LeaseRenewal.LOST
-        self._hold(row, lease, now)
+        row.hold(lease, now)
         if row.status is AsyncJobStatus.IN_PROGRESS and progress is not None:
             row.progress = clean_text(progress)
         row.updated_at = max(now, row.updated_at)
@@ -268,7 +268,7 @@ class MemoryJobProvider:
         rows = list(islice(due, limit))
         for row in rows:
             row.let_go()
-            self._hold(row, lease, now)
+            row.hold(lease, now)
             row.updated_at = now
             if row.status.is_live:
                 self._turn(row, AsyncJobStatus.CANCELLED)
@@ -282,6 +282,15 @@ class MemoryJobProvider:
             return False
         self._table.remove(row)
         return True
+
+    async def discard_expired_jobs(self, kinds: Collection[str], limit: int) -> int:
+        """Delete what needs no clean-up; see `AsyncJobProvider.discard_expired_jobs`."""
+        await trio.lowlevel.checkpoint()
+        now = self._now()
+        due = [row for row in self._table.expired(now, now) if row.kind in set(kinds)][:limit]
+        for row in due:
+            self._table.remove(row)
+        return len(due)
 
     async def delete_orphans(self, limit: int) -> dict[str, int]:
         """Delete what nobody cleans up after; see `AsyncJobProvider.delete_orphans`."""
@@ -380,13 +389,6 @@ class MemoryJobProvider:
             self._watchers.queued(row.kind)
         elif was_running and status is AsyncJobStatus.CANCELLED:
             self._watchers.cancelled(row.id)
-
-    def _hold(self, row: Row, lease: JobLease, now: datetime) -> None:
-        ends = now + timedelta(seconds=lease.duration)
-        if row.locked_by == lease.token and row.lease_expires_at is not None:
-            ends = max(ends, row.lease_expires_at)
-        row.locked_by = lease.token
-        row.lease_expires_at = ends
 
     def _end(self, row: Row, status: AsyncJobStatus, retention: float, now: datetime) -> None:
         kept = retention if row.retention is None else row.retention

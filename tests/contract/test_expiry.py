@@ -147,6 +147,34 @@ async def test_a_failed_clean_up_holds_up_nobody(world: World) -> None:
     assert stubborn.id in await world.sweep(new_lease())
 
 
+async def test_rows_that_need_no_clean_up_are_deleted_at_once(world: World) -> None:
+    """Expired rows of those kinds go, a limited number at a time; all others stay."""
+    gone = [await world.create("a", retention=300 + n) for n in range(3)]
+    waiting = await world.create("a", retention=9 * DAY)
+    other = await world.create("b", retention=300)
+    assert await world.provider.discard_expired_jobs(["a"], 100) == 0
+    await world.pass_time(400)
+    assert await world.provider.discard_expired_jobs(["a"], 2) == 2
+    assert await world.row(gone[2].id) is not None
+    assert await world.provider.discard_expired_jobs(["a"], 100) == 1
+    assert await world.provider.discard_expired_jobs(["a"], 100) == 0
+    assert [await world.row(job.id) for job in gone] == [None] * 3
+    assert await world.row(waiting.id) is not None
+    assert await world.row(other.id) is not None
+
+
+async def test_an_expired_job_that_somebody_holds_is_not_discarded(world: World) -> None:
+    """Its holder is told that it expired, and lets go; a holder that died lets it lapse."""
+    running, lease = await world.start(retention=300)
+    await world.provider.renew_lease(running.id, attrs.evolve(lease, duration=600.0))
+    await world.pass_time(400)
+    assert await world.provider.discard_expired_jobs([KIND], 100) == 0
+    assert await world.provider.renew_lease(running.id, lease) is LeaseRenewal.EXPIRED
+    await world.pass_time(400)
+    assert await world.provider.discard_expired_jobs([KIND], 100) == 1
+    assert await world.provider.renew_lease(running.id, lease) is LeaseRenewal.LOST
+
+
 async def test_rows_nobody_cleans_up_after_go_a_week_later(world: World) -> None:
     """Rows of kinds that no worker registers do not stay for ever, and are counted by kind."""
     await world.create("a", retention=300)

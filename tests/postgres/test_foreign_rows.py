@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 
-from hastetrio import AsyncJobWorker, AsyncJobWorkerConfig, job_handler
+from hastetrio import AsyncJob, AsyncJobWorker, AsyncJobWorkerConfig, job_handler
 from hastetrio._errors import UnstorableValue
 from hastetrio._handler import JobContext
 from hastetrio._model import JobOutput, JobResult
@@ -80,6 +80,12 @@ async def work(context: JobContext) -> JobOutput:
     """Answers with what it was given."""
     await trio.lowlevel.checkpoint()
     return JobOutput.json(context.job.parameters)
+
+
+@work.on_expire
+async def remove(job: AsyncJob) -> None:
+    """A clean-up, so that expired rows are read."""
+    await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

@@ -49,6 +49,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     },
     "delete_expired_jobs": {"ids": IDS, "tokens": IDS},
     "delete_orphans": {"limit": 100},
+    "discard_expired_jobs": {"kinds": KINDS[:3], "limit": 1000},
     "fail_abandoned_jobs": {"outcome": "{}", "retention": 60.0, "limit": 100},
     "finish_jobs": {
         "ids": IDS,

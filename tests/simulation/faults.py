@@ -24,6 +24,7 @@ _CALLS: Final[tuple[CallName, ...]] = (
     "fail_abandoned_jobs",
     "claim_expired_jobs",
     "delete_expired_job",
+    "discard_expired_jobs",
     "delete_orphans",
 )
 # What faults strike most: the calls a lease depends on.

@@ -8,7 +8,8 @@ import attrs
 import pytest
 import trio
 
-from hastetrio import AsyncJob, AsyncJobStatus
+from hastetrio import AsyncJob, AsyncJobStatus, JobContext, JobHandler, JobOutput
+from hastetrio.testing import CallName
 
 from .harness import DAY, DONE, HOUR, LEASE, Rig, Runs, gaps, handler, never, returning
 
@@ -224,11 +225,19 @@ async def test_a_slow_clean_up_stops_no_claim(rig: Rig) -> None:
             assert trio.current_time() - begun < 1
 
 
-async def test_a_slow_sweep_statement_stops_no_claim(rig: Rig) -> None:
+SWEEPS = pytest.mark.parametrize(
+    ("call", "expire"), [("claim_expired_jobs", Expire()), ("discard_expired_jobs", None)]
+)
+
+
+@SWEEPS
+async def test_a_slow_sweep_statement_stops_no_claim(
+    rig: Rig, call: CallName, expire: Expire | None
+) -> None:
     """Nor does one that never answers, and it is tried again."""
-    rig.provider.hang("claim_expired_jobs", times=1)
+    rig.provider.hang(call, times=1)
     id = rig.insert_expired()
-    async with rig.running(handler(returning(DONE))):
+    async with rig.running(handler(returning(DONE), expire=expire)):
         begun = trio.current_time()
         await rig.ended(await rig.create())
         assert trio.current_time() - begun < 1
@@ -236,11 +245,14 @@ async def test_a_slow_sweep_statement_stops_no_claim(rig: Rig) -> None:
     assert [fields["what"] for fields in rig.log.fields("sweep.failed")] == ["expired"]
 
 
-async def test_an_error_of_the_sweep_is_followed_by_another_soon(rig: Rig) -> None:
+@SWEEPS
+async def test_an_error_of_the_sweep_is_followed_by_another_soon(
+    rig: Rig, call: CallName, expire: Expire | None
+) -> None:
     """After a back-off of about 5 s, not a whole interval."""
-    rig.provider.fail("claim_expired_jobs", times=2)
+    rig.provider.fail(call, times=2)
     id = rig.insert_expired()
-    async with rig.running(handler(returning(DONE)), maintenance_interval=HOUR):
+    async with rig.running(handler(returning(DONE), expire=expire), maintenance_interval=HOUR):
         await rig.removed(id)
         assert 9 <= trio.current_time() <= 11
     assert rig.log.count("sweep.failed") == 2
@@ -288,6 +300,57 @@ async def test_a_late_clean_up_is_never_joined_by_a_second(rig: Rig) -> None:
     async with rig.running(handler(returning(DONE), expire=expire), maintenance_interval=5):
         await rig.removed(id)
     assert most == [1, 1]
+
+
+class Silent(JobHandler):
+    """A handler whose jobs leave nothing but their rows."""
+
+    kind = "silent"
+
+    async def run(self, context: JobContext) -> JobOutput:
+        """Nothing to do."""
+        return DONE
+
+
+async def test_jobs_that_leave_nothing_are_removed_many_at_a_time(rig: Rig) -> None:
+    """Whole statements of rows, more than are cleaned up at once; and those that leave some too."""
+    expire = Expire()
+    silent = [rig.insert_expired("silent") for _ in range(2500)]
+    bare = rig.insert_expired("bare")
+    own = rig.insert_expired()
+    handlers = (Silent(), handler(returning(DONE), "bare"), handler(returning(DONE), expire=expire))
+    async with rig.running(*handlers) as worker:
+        await rig.removed(own)
+        assert worker.statistics().totals.cleaned_up == 2502
+    assert not any(rig.exists(id) for id in (*silent, bare))
+    assert expire.ids == [own]
+    discarded = [fields["count"] for fields in rig.log.fields("sweep.discarded")]
+    assert discarded == [1000, 1000, 501]
+
+
+async def test_a_handler_with_an_expire_of_its_own_is_always_asked(rig: Rig) -> None:
+    """Also where it was inherited, or put on the instance."""
+    asked = []
+
+    class Careful(Silent):
+        kind = "careful"
+
+        async def expire(self, job: AsyncJob) -> None:
+            asked.append(job.kind)
+
+    class Heir(Careful):
+        kind = "heir"
+
+    async def expire(job: AsyncJob) -> None:
+        asked.append(job.kind)
+
+    patched = Silent()
+    patched.expire = expire  # type: ignore[method-assign]
+    for kind in ("careful", "heir", "silent"):
+        rig.insert_expired(kind)
+    async with rig.running(Careful(), Heir(), patched) as worker:
+        await rig.until(lambda: worker.statistics().totals.cleaned_up == 3)
+    assert sorted(asked) == ["careful", "heir", "silent"]
 
 
 async def test_only_registered_kinds_are_cleaned_up(rig: Rig) -> None:

@@ -31,6 +31,7 @@ CALLS: Final[tuple[CallName, ...]] = (
     "release_job",
     "fail_abandoned_jobs",
     "claim_expired_jobs",
+    "discard_expired_jobs",
     "delete_orphans",
 )
 

@@ -20,13 +20,14 @@ from hastetrio._model import (
 from hastetrio._nursery import serving_nursery
 from hastetrio._outcome import unreadable_outcome
 from hastetrio._sql import query
-from hastetrio._storable import encode_json, is_text
+from hastetrio._storable import is_text
 from hastetrio.postgres import _migrate
 from hastetrio.postgres._create import Creation
 from hastetrio.postgres._held import HeldRows
 from hastetrio.postgres._listen import watch
 from hastetrio.postgres._overview import QueueOverview, read_overview
-from hastetrio.postgres._rows import job_query, read_jobs, read_visible_jobs
+from hastetrio.postgres._rows import read_visible_jobs
+from hastetrio.postgres._sweeps import Sweeps
 from hastetrio.postgres._unit import Lane, unit
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class PostgresJobProvider:
         self._claims = self._lane()
         self._finishes = self._lane()
         self._renewals = self._lane()
+        self._sweeps = Sweeps(self._claims)
         self._held = HeldRows(self._finishes, self._renewals, call_budget)
 
     @classmethod
@@ -117,13 +119,6 @@ class PostgresJobProvider:
 
     async def _fetch(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401
         return await self._claims.fetch(query(name), parameters)
-
-    async def _fetch_jobs(
-        self, lane: Lane, name: str, parameters: Mapping[str, Any], budget: float | None = None
-    ) -> tuple[list[AsyncJob], list[str]]:
-        async with lane.unit(budget) as connection:
-            cursor = await connection.execute(job_query(name), parameters, prepare=self._prepared)
-            return await read_jobs(cursor)
 
     async def _show(self, name: str, parameters: Mapping[str, Any]) -> list[AsyncJob]:
         async with self._claims.unit() as connection:
@@ -267,7 +262,7 @@ class PostgresJobProvider:
         if not all(map(is_text, (tenant, project, id))):
             return None
         where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
-        jobs, unreadable = await self._fetch_jobs(self._claims, "cancel_job", where)
+        jobs, unreadable = await self._claims.fetch_jobs("cancel_job", where)
         if unreadable:
             raise UnstorableValue(f"job {id} was cancelled, but its row cannot be read")
         return jobs[0] if jobs else None
@@ -293,7 +288,7 @@ class PostgresJobProvider:
             "lease": lease.duration,
         }
         budget = min(self._budget, lease.duration / 2)
-        jobs, unreadable = await self._fetch_jobs(self._claims, "claim_jobs", parameters, budget)
+        jobs, unreadable = await self._claims.fetch_jobs("claim_jobs", parameters, budget)
         for id in unreadable:
             await self._fail_unreadable(id, lease)
         # UPDATE ... RETURNING promises no order.
@@ -336,10 +331,7 @@ class PostgresJobProvider:
         self, outcome: Mapping[str, Any], retention: float, limit: int
     ) -> int:
         """Fail abandoned jobs; see `AsyncJobProvider.fail_abandoned_jobs`."""
-        text = encode_json(outcome, _MEBIBYTE, "the outcome")
-        return len(
-            await self._fetch("fail_abandoned_jobs", outcome=text, retention=retention, limit=limit)
-        )
+        return await self._sweeps.fail_abandoned(outcome, retention, limit)
 
     async def claim_expired_jobs(
         self, kinds: Collection[str], lease: JobLease, limit: int
@@ -349,42 +341,19 @@ class PostgresJobProvider:
         A row that cannot be read is put aside for a day, so that it keeps the sweep from no other,
         and goes with the orphans after seven.
         """
-        end = trio.current_time() + lease.duration / 4
-        jobs: list[AsyncJob] = []
-        while True:
-            parameters = {
-                "kinds": list(kinds),
-                "limit": limit - len(jobs),
-                "token": lease.token,
-                "lease": lease.duration,
-            }
-            found, unreadable = await self._fetch_jobs(
-                self._claims, "claim_expired_jobs", parameters
-            )
-            jobs += found
-            if not unreadable:
-                return jobs
-            count = len(unreadable)
-            await self._fetch(
-                "renew_leases",
-                ids=unreadable,
-                tokens=[lease.token] * count,
-                durations=[DAY] * count,
-                progress=[None] * count,
-            )
-            if len(jobs) == limit or trio.current_time() > end:
-                return jobs
+        return await self._sweeps.claim_expired(kinds, lease, limit)
 
     async def delete_expired_job(self, id: str, lease: JobLease) -> bool:
         """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""
         return await self._held.delete(id, lease)
 
+    async def discard_expired_jobs(self, kinds: Collection[str], limit: int) -> int:
+        """Delete what needs no clean-up; see `AsyncJobProvider.discard_expired_jobs`."""
+        return await self._sweeps.discard_expired(kinds, limit)
+
     async def delete_orphans(self, limit: int) -> dict[str, int]:
         """Delete expired jobs of kinds nobody registers; see `AsyncJobProvider.delete_orphans`."""
-        counts: dict[str, int] = {}
-        for (kind,) in await self._fetch("delete_orphans", limit=limit):
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+        return await self._sweeps.delete_orphans(limit)
 
     def watch(
         self, kinds: Collection[str]

@@ -15,12 +15,17 @@ import psycopg
 import trio
 from psycopg import errors
 from psycopg.pq import TransactionStatus
+from psycopg.types.json import set_json_loads
 
 from hastetrio._errors import ProviderUnavailable, SchemaError, UnstorableValue
+from hastetrio._storable import decode_json
 from hastetrio.postgres._connection import TrioConnection, connect
+from hastetrio.postgres._rows import job_query, read_jobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
+
+    from hastetrio._model import AsyncJob
 
 # The server answers first, a little before the client would give the connection up.
 _SERVER_SHARE: Final = 0.9
@@ -150,6 +155,14 @@ class Lane:
             cursor = await connection.execute(sql, parameters, prepare=self._prepared)
             return await cursor.fetchall()
 
+    async def fetch_jobs(
+        self, name: str, parameters: Mapping[str, Any], budget: float | None = None
+    ) -> tuple[list[AsyncJob], list[str]]:
+        """Run one statement as one unit; its jobs, and the ids of rows that cannot be read."""
+        async with self.unit(budget) as connection:
+            cursor = await connection.execute(job_query(name), parameters, prepare=self._prepared)
+            return await read_jobs(cursor)
+
     def close(self) -> None:
         """Close the connection, if one is open; no unit may be under way."""
         if self._connection is not None:
@@ -184,6 +197,8 @@ async def open_session(dsn: str, budget: float, *, prepared: bool = True) -> Tri
         ProviderUnavailable: The server did not answer in time.
     """
     connection = await connect(dsn, timeout=budget)
+    # Several jobs' JSON comes with each claim; psycopg's own way guesses the encoding each time.
+    set_json_loads(decode_json, connection)
     if not prepared:
         connection.prepare_threshold = None
     settings = {

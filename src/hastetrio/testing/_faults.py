@@ -43,6 +43,7 @@ CallName: TypeAlias = Literal[
     "fail_abandoned_jobs",
     "claim_expired_jobs",
     "delete_expired_job",
+    "discard_expired_jobs",
     "delete_orphans",
 ]
 
@@ -346,6 +347,12 @@ class FaultyProvider:
         """See `AsyncJobProvider.delete_expired_job`."""
         return await self._call(
             "delete_expired_job", id, lambda: self._provider.delete_expired_job(id, lease)
+        )
+
+    async def discard_expired_jobs(self, kinds: Collection[str], limit: int) -> int:
+        """See `AsyncJobProvider.discard_expired_jobs`."""
+        return await self._call(
+            "discard_expired_jobs", None, lambda: self._provider.discard_expired_jobs(kinds, limit)
         )
 
     async def delete_orphans(self, limit: int) -> dict[str, int]:
