@@ -118,7 +118,7 @@ GONE: Final = "gone"
 @asynccontextmanager
 async def uncommitted(provider: PostgresJobProvider) -> AsyncIterator[None]:
     """What `provider` does in the block is committed at its end."""
-    lanes = (provider._claims, provider._finishes, provider._renewals)
+    lanes = (provider._claims, provider._clients, provider._finishes, provider._renewals)
     for lane in lanes:
         async with lane.unit() as connection:
             await connection.execute("BEGIN")

@@ -281,9 +281,9 @@ INTERRUPTED = """
 import sys, trio
 from hastetrio.postgres import PostgresJobProvider
 async def main():
-    async with PostgresJobProvider.open(sys.argv[1]) as provider:
+    async with PostgresJobProvider.open(sys.argv[1], call_budget=60) as provider:
         await provider.count_live_jobs("acme", "main")
-        async with provider._claims.unit(60) as connection:
+        async with provider._clients.unit() as connection:
             print("ready", flush=True)
             await connection.execute("SELECT pg_sleep(60)")
 trio.run(main)
@@ -351,12 +351,12 @@ async def test_a_provider_without_prepared_statements_prepares_none(url: str) ->
         for _ in range(8):
             await provider.count_live_jobs(TENANT, PROJECT)
             await provider.create_job(TENANT, PROJECT, kick_off(), live_limit=100)
-        rows = await provider._claims.fetch("SELECT count(*) FROM pg_prepared_statements", {})
+        rows = await provider._clients.fetch("SELECT count(*) FROM pg_prepared_statements", {})
     assert rows == [(0,)]
 
 
-async def test_a_provider_opens_no_more_than_three_connections(url: str) -> None:
-    """Hundreds of callers share claims, finishes and renewals; all are closed at the end."""
+async def test_a_provider_opens_no_more_than_four_connections(url: str) -> None:
+    """Hundreds of callers share claims, finishes, renewals and reads; all are closed at the end."""
     async with PostgresJobProvider.open(url) as provider:
         jobs = await provider.create_jobs(TENANT, PROJECT, [kick_off() for _ in range(200)])
         lease = new_lease()
@@ -371,5 +371,5 @@ async def test_a_provider_opens_no_more_than_three_connections(url: str) -> None
         async with trio.open_nursery() as nursery:
             for job in jobs:
                 nursery.start_soon(live, job.id)
-        assert len(sessions(url)) == 3
+        assert len(sessions(url)) == 4
     await until(lambda: not sessions(url))

@@ -26,6 +26,7 @@ from hastetrio.postgres._create import Creation
 from hastetrio.postgres._held import HeldRows
 from hastetrio.postgres._listen import watch
 from hastetrio.postgres._overview import QueueOverview, read_overview
+from hastetrio.postgres._pool import LanePool
 from hastetrio.postgres._rows import read_visible_jobs
 from hastetrio.postgres._sweeps import Sweeps
 from hastetrio.postgres._unit import Lane, unit
@@ -48,8 +49,9 @@ _MEBIBYTE: Final = 1024 * 1024
 class PostgresJobProvider:
     """Jobs in PostgreSQL. Made by `PostgresJobProvider.open`.
 
-    It keeps up to three connections, each opened when first needed: claims, reads and sweeps;
-    finishes and releases; renewals. Each `watch` has one more.
+    It keeps up to three connections for a worker, each opened when first needed: claims and
+    sweeps; finishes and releases; renewals. Each `watch` has one more. Clients' calls have
+    `client_connections` of their own, so that no number of them makes a renewal late.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class PostgresJobProvider:
         prepared_statements: bool,
         parameters_limit: int,
         claims_limit: int,
+        client_connections: int,
     ) -> None:
         self._dsn = dsn
         self._budget = call_budget
@@ -69,6 +72,9 @@ class PostgresJobProvider:
         self._claims = self._lane()
         self._finishes = self._lane()
         self._renewals = self._lane()
+        self._clients = LanePool(
+            dsn, size=client_connections, budget=call_budget, prepared=prepared_statements
+        )
         self._sweeps = Sweeps(self._claims)
         self._held = HeldRows(self._finishes, self._renewals, call_budget)
 
@@ -82,6 +88,7 @@ class PostgresJobProvider:
         prepared_statements: bool = True,
         parameters_limit: int = _MEBIBYTE,
         claims_limit: int = _MEBIBYTE,
+        client_connections: int = 1,
     ) -> AsyncGenerator[Self]:
         """A provider for the database at `dsn`, while the block lasts.
 
@@ -95,6 +102,7 @@ class PostgresJobProvider:
                 PgBouncer in transaction mode.
             parameters_limit: The most bytes of JSON a new job's parameters may have.
             claims_limit: The most bytes of JSON a new job's claims may have.
+            client_connections: The most connections for clients' calls; 1 at least.
 
         Cancellation: statements under way are finished, and the connections are closed.
         """
@@ -104,6 +112,7 @@ class PostgresJobProvider:
             prepared_statements=prepared_statements,
             parameters_limit=parameters_limit,
             claims_limit=claims_limit,
+            client_connections=client_connections,
         )
         try:
             async with serving_nursery() as nursery:
@@ -113,15 +122,13 @@ class PostgresJobProvider:
         finally:
             for lane in (provider._claims, provider._finishes, provider._renewals):
                 lane.close()
+            provider._clients.close()
 
     def _lane(self) -> Lane:
         return Lane(self._dsn, budget=self._budget, prepared=self._prepared)
 
-    async def _fetch(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401
-        return await self._claims.fetch(query(name), parameters)
-
     async def _show(self, name: str, parameters: Mapping[str, Any]) -> list[AsyncJob]:
-        async with self._claims.unit() as connection:
+        async with self._clients.unit() as connection:
             return await read_visible_jobs(connection, name, parameters, prepare=self._prepared)
 
     # Schema
@@ -183,7 +190,7 @@ class PostgresJobProvider:
             async with unit(connection, self._budget):
                 jobs = await creation.insert(connection)
         else:
-            async with self._claims.unit() as own, own.transaction():
+            async with self._clients.unit() as own, own.transaction():
                 jobs = await creation.insert(own)
         if not jobs:
             raise LiveJobLimit(live_limit or 0)
@@ -197,7 +204,7 @@ class PostgresJobProvider:
             await trio.lowlevel.checkpoint()
             return []
         creation = self._creation(tenant, project, jobs, None)
-        async with self._claims.unit() as connection:
+        async with self._clients.unit() as connection:
             return await creation.insert(connection)
 
     def _creation(
@@ -252,7 +259,8 @@ class PostgresJobProvider:
 
     async def count_live_jobs(self, tenant: str, project: str) -> int:
         """Jobs of this project that are queued or running."""
-        rows = await self._fetch("count_live_jobs", tenant=tenant, project=project)
+        where = {"tenant": tenant, "project": project}
+        rows = await self._clients.fetch(query("count_live_jobs"), where)
         return int(rows[0][0])
 
     async def cancel_job(
@@ -262,7 +270,7 @@ class PostgresJobProvider:
         if not all(map(is_text, (tenant, project, id))):
             return None
         where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
-        jobs, unreadable = await self._claims.fetch_jobs("cancel_job", where)
+        jobs, unreadable = await self._clients.fetch_jobs("cancel_job", where)
         if unreadable:
             raise UnstorableValue(f"job {id} was cancelled, but its row cannot be read")
         return jobs[0] if jobs else None
@@ -304,7 +312,7 @@ class PostgresJobProvider:
 
     async def forget_claim(self, lease: JobLease) -> int:
         """Hand back what an unanswered claim took; see `AsyncJobProvider.forget_claim`."""
-        return len(await self._fetch("forget_claim", token=lease.token))
+        return len(await self._claims.fetch(query("forget_claim"), {"token": lease.token}))
 
     async def renew_lease(
         self, id: str, lease: JobLease, progress: str | None = None
@@ -365,4 +373,4 @@ class PostgresJobProvider:
 
     async def overview(self) -> QueueOverview:
         """How the queue stands: counts, waiting kinds, lapsed leases, holders."""
-        return await read_overview(self._claims)
+        return await read_overview(self._clients)
