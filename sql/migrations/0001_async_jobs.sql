@@ -90,6 +90,8 @@ CREATE INDEX IF NOT EXISTS async_jobs_expiry
   ON async_jobs (expires_at);
 CREATE INDEX IF NOT EXISTS async_jobs_live
   ON async_jobs (tenant, project) WHERE status IN ('accepted', 'in-progress');
+CREATE INDEX IF NOT EXISTS async_jobs_project
+  ON async_jobs (tenant, project, created_at DESC, id DESC);
 
 -- Rows come and go fast: vacuum after a fixed number of dead rows, not after a share of the table.
 ALTER TABLE async_jobs SET (

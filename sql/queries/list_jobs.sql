@@ -1,5 +1,5 @@
 -- A page of a project's jobs that have not expired, newest first; the page goes on behind a given job.
--- Index: async_jobs_live for live jobs; else the table is read, which only people ask for.
+-- Index: async_jobs_project, walked from the newest on; a filter that few jobs pass walks more of it.
 SELECT {job} FROM async_jobs j
 WHERE j.tenant = %(tenant)s AND j.project = %(project)s AND j.expires_at > now()
   AND (%(status)s::text IS NULL OR j.status = %(status)s::text::async_job_status)

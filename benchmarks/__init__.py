@@ -1,0 +1,1 @@
+"""Measurements of hastetrio: against its peers, and as its load grows."""
