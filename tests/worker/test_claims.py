@@ -31,6 +31,20 @@ async def test_all_free_slots_are_filled_by_one_claim(rig: Rig) -> None:
     assert (rig.provider.claimed[0].limit, rig.provider.claimed[0].ids) == (4, ids[:4])
 
 
+@pytest.mark.parametrize(
+    ("slots", "limits"),
+    [(25, [25]), (26, [25, 1]), (100, [50, 50]), (101, [50, 50, 1]), (2500, [1000, 1000, 500])],
+)
+async def test_a_large_worker_claims_half_of_its_slots_at_a_time(
+    rig: Rig, slots: int, limits: list[int]
+) -> None:
+    """So that while the one half's results are recorded, the other half runs."""
+    await rig.create_many(slots)
+    async with rig.running(handler(Runs()), max_concurrent_jobs=slots) as worker:
+        await rig.until(lambda: worker.statistics().free == 0)
+    assert [claim.limit for claim in rig.provider.claimed] == limits
+
+
 async def test_no_more_jobs_run_at_once_than_there_are_slots(rig: Rig) -> None:
     """And a freed slot is filled at once, for as many as are free."""
     runs = Runs(5)
