@@ -17,6 +17,7 @@ import trio
 
 from hastetrio import _log
 from hastetrio._errors import UnstorableValue
+from hastetrio._finishing import Finishing
 from hastetrio._handler import CancelReason, JobContext
 from hastetrio._log import current_job, describe, log_job
 from hastetrio._model import AsyncJobStatus, JobOutput, JobResult
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hastetrio._config import AsyncJobWorkerConfig
     from hastetrio._handler import JobHandler
     from hastetrio._held import HeldJob
+    from hastetrio._provider import AsyncJobProvider
     from hastetrio._record import Recorder
     from hastetrio._renewals import Renewals
     from hastetrio._statistics import Counts
@@ -119,22 +121,29 @@ class JobRunner:
     """Runs claimed jobs to their ends.
 
     Args:
+        provider: The storage.
         handlers: The handlers by kind.
         config: The worker's durations and limits.
         recorder: Records how they ended.
         renewals: Knows what is held.
         counts: What the worker counts.
         interrupt: Called with a KeyboardInterrupt that a handler raised or was hit by.
+        ended: Called once for each job that was run, when its end is recorded or given up.
+        start: Starts a task in the nursery that waits for all jobs.
     """
 
     def __init__(
         self,
+        provider: AsyncJobProvider,
         handlers: Mapping[str, JobHandler],
         config: AsyncJobWorkerConfig,
         recorder: Recorder,
         renewals: Renewals,
         counts: Counts,
+        *,
         interrupt: Callable[[BaseException], None],
+        ended: Callable[[HeldJob], None],
+        start: Callable[..., None],
     ) -> None:
         self._handlers = handlers
         self._config = config
@@ -142,29 +151,54 @@ class JobRunner:
         self._renewals = renewals
         self._counts = counts
         self._interrupt = interrupt
+        self._ended = ended
+        self._finishing = Finishing(
+            provider,
+            config,
+            recorder,
+            recorded=self._recorded,
+            alone=self._record_alone,
+            start=start,
+        )
 
     async def run(self, held: HeldJob) -> None:
-        """Run one job's handler, and record how it ended."""
+        """Run one job's handler, and see to it that its end is recorded."""
         current_job.set(held.job.id)
         log_job(_log.JOB_RUNNING, held.job)
+        result: JobResult | None = None
         try:
-            handler = self._handlers.get(held.job.kind)
-            if handler is None:
-                # Only registered kinds are claimed; if one slips through, it must not sit in
-                # progress until its lease lapses.
-                outcome = unsupported_outcome(held.job.kind)
-                await self._record(held, JobResult.failed(outcome))
-                return
-            reason = held.cancel_reason
-            if reason is not None:
-                # Over before it began: even its first step might meet another worker's.
-                ending = Ending("cancelled", reason)
-            else:
-                context = JobContext(held)
-                ending = await run_body(held, lambda: handler.run(context))
-            await self._end(held, ending)
+            result = await self._run(held)
         finally:
-            self._renewals.drop(held)
+            if result is None:
+                self._let_go(held)
+        if result is not None:
+            self._finishing.add(held, result)
+
+    async def _run(self, held: HeldJob) -> JobResult | None:
+        """Run the handler; the result to record, or None where the job has ended without one."""
+        handler = self._handlers.get(held.job.kind)
+        if handler is None:
+            # Only registered kinds are claimed; if one slips through, it must not sit in
+            # progress until its lease lapses.
+            return JobResult.failed(unsupported_outcome(held.job.kind))
+        reason = held.cancel_reason
+        if reason is not None:
+            # Over before it began: even its first step might meet another worker's.
+            ending = Ending("cancelled", reason)
+        else:
+            context = JobContext(held)
+            ending = await run_body(held, lambda: handler.run(context))
+            reason = ending.reason
+        # After a shutdown's cancellation the lease is still ours, so a result counts.
+        counts = reason is None or (reason is CancelReason.SHUTDOWN and ending.manner == "returned")
+        if counts and ending.manner != "interrupted":
+            return self._result_of(held, ending)
+        await self._end(held, ending)
+        return None
+
+    def _let_go(self, held: HeldJob) -> None:
+        self._renewals.drop(held)
+        self._ended(held)
 
     async def hand_back(self, held: HeldJob, reason: str) -> None:
         """Let go of a row, so that it can be claimed again at once."""
@@ -182,40 +216,51 @@ class JobRunner:
             self._renewals.drop(held)
 
     async def _end(self, held: HeldJob, ending: Ending) -> None:
+        """A job whose body was to leave, or was interrupted: what it left behind is no result."""
         reason = ending.reason
         if ending.manner == "interrupted" and ending.error is not None:
             self._interrupt(ending.error)
             await self.hand_back(held, "interrupted")
-        elif reason is None or (reason is CancelReason.SHUTDOWN and ending.manner == "returned"):
-            # After a shutdown's cancellation the lease is still ours, so a result counts.
-            await self._record(held, self._result_of(held, ending))
-        else:
-            if ending.manner == "raised":
-                log_job(_log.JOB_RAISED, held.job, trace=ending.error)
-            if reason is CancelReason.CANCELLED or reason is CancelReason.EXPIRED:
-                await self._drop(held, reason)
-            elif held.lost:
-                self._counts.dropped += 1
-                log_job(_log.JOB_DROPPED, held.job, reason=str(reason))
-            else:
-                await self.hand_back(held, str(reason))
-
-    async def _record(self, held: HeldJob, result: JobResult) -> None:
-        recorded = await self._recorder.finish(held, result)
-        if recorded:
-            if recorded.status is AsyncJobStatus.COMPLETED:
-                self._counts.completed += 1
-            else:
-                self._counts.failed += 1
-            elapsed = trio.current_time() - held.started
-            log_job(_log.JOB_FINISHED, held.job, status=str(recorded.status), elapsed=elapsed)
-        elif recorded is False:
+            return
+        if ending.manner == "raised":
+            log_job(_log.JOB_RAISED, held.job, trace=ending.error)
+        if reason is CancelReason.CANCELLED or reason is CancelReason.EXPIRED:
+            await self._drop(held, reason)
+        elif held.lost:
             self._counts.dropped += 1
-            log_job(_log.JOB_NOT_OURS, held.job)
-            # Cancelled or expired meanwhile, the row is still held: the sweep waits for us.
-            await self._recorder.release(held, give_back=False)
+            log_job(_log.JOB_DROPPED, held.job, reason=str(reason))
         else:
-            self._counts.unrecorded += 1
+            await self.hand_back(held, str(reason))
+
+    def _recorded(self, held: HeldJob, result: JobResult) -> None:
+        """The storage has the result."""
+        if result.status is AsyncJobStatus.COMPLETED:
+            self._counts.completed += 1
+        else:
+            self._counts.failed += 1
+        elapsed = trio.current_time() - held.started
+        log_job(_log.JOB_FINISHED, held.job, status=result.status, elapsed=elapsed)
+        self._let_go(held)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _record_alone(self, held: HeldJob, result: JobResult) -> None:
+        """Record a result that was not recorded with others, and ask until it is answered."""
+        current_job.set(held.job.id)
+        recorded: JobResult | Literal[False] | None = None
+        try:
+            recorded = await self._recorder.finish(held, result)
+            if recorded is False:
+                self._counts.dropped += 1
+                log_job(_log.JOB_NOT_OURS, held.job)
+                # Cancelled or expired meanwhile, the row is still held: the sweep waits for us.
+                await self._recorder.release(held, give_back=False)
+            elif recorded is None:
+                self._counts.unrecorded += 1
+        finally:
+            if not recorded:
+                self._let_go(held)
+        if recorded:
+            self._recorded(held, recorded)
 
     async def _drop(self, held: HeldJob, reason: CancelReason) -> None:
         self._counts.dropped += 1

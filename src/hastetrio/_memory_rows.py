@@ -14,8 +14,8 @@ from itertools import islice
 
 import attrs
 
-from hastetrio._model import AsyncJob, AsyncJobStatus, JobLease
-from hastetrio._storable import decode_json
+from hastetrio._model import AsyncJob, AsyncJobStatus, JobLease, JobResult
+from hastetrio._storable import clean_text, decode_json
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -68,6 +68,15 @@ class Row:
             ends = max(ends, self.lease_expires_at)
         self.locked_by = lease.token
         self.lease_expires_at = ends
+
+    def take(self, result: JobResult, progress: str | None) -> None:
+        """It was finished by whoever holds it, with `result`."""
+        self.output = result.output_json
+        self.output_content_type = result.content_type
+        self.error = result.error_json
+        if progress is not None:
+            self.progress = clean_text(progress)
+        self.finished_by = self.locked_by
 
     def let_go(self) -> None:
         """Nobody holds the row any more."""

@@ -51,6 +51,27 @@ class WatchRestored:
 WatchEvent: TypeAlias = JobQueued | JobCancelled | WatchRestored
 
 
+@attrs.frozen
+class JobFinish:
+    """How a job held under a lease ended, for `AsyncJobProvider.finish_jobs`."""
+
+    id: str
+    lease: JobLease
+    result: JobResult
+    retention: float
+    progress: str | None = None
+
+    @property
+    def token(self) -> str:
+        """The claim's token."""
+        return self.lease.token
+
+    @property
+    def size(self) -> int:
+        """Characters of JSON in the result."""
+        return len(self.result.output_json or self.result.error_json or "")
+
+
 class AsyncJobProvider(Protocol):
     """Storage for asynchronous jobs."""
 
@@ -187,6 +208,14 @@ class AsyncJobProvider(Protocol):
 
         Raises:
             UnstorableValue: The storage refuses this result; nothing was recorded.
+        """
+
+    async def finish_jobs(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """Record several results at once, each as `finish_job` would.
+
+        Returns:
+            For each whether it is recorded. False says nothing about why not, nor that the storage
+            refuses it: `finish_job` tells.
         """
 
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:

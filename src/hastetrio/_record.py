@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -36,6 +36,10 @@ _SECONDS_PER_MEBIBYTE: Final = 1.0
 _MEBIBYTE: Final = 1024 * 1024
 
 _REFUSED: Final = partial(unstorable_outcome, "the database refuses a value in it")
+
+
+def _size(result: JobResult) -> int:
+    return len(result.output_json or result.error_json or "")
 
 
 class Recorder:
@@ -67,9 +71,29 @@ class Recorder:
         await self.release(held, give_back=False)
         return None
 
+    async def once(
+        self, call: Callable[[], Awaitable[T]], results: Iterable[JobResult], unanswered: T
+    ) -> T:
+        """The answer of one call about these results; `unanswered` where there is none in time."""
+        if not self._patient:
+            return unanswered
+        scope = trio.CancelScope(relative_deadline=self._budget(sum(map(_size, results))))
+        self._scopes.add(scope)
+        try:
+            with scope:
+                return await call()
+        except Exception:  # noqa: BLE001  # each result is asked about alone, and logged there
+            return unanswered
+        finally:
+            self._scopes.discard(scope)
+        return unanswered
+
+    def _budget(self, size: int) -> float:
+        # A batch under way, this call's own, and as much again for a slow network.
+        return 4 * self._config.call_budget + size / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
+
     async def _finish(self, held: HeldJob, result: JobResult) -> bool | None:
         progress = held.pending_progress()
-        size = len(result.output_json or "") / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
         return await self._until_answered(
             held,
             lambda: self._provider.finish_job(
@@ -79,7 +103,7 @@ class Recorder:
                 self._config.retention,
                 progress[0] if progress else None,
             ),
-            size,
+            _size(result),
         )
 
     async def release(self, held: HeldJob, *, give_back: bool) -> bool | None:
@@ -112,10 +136,9 @@ class Recorder:
             scope.cancel("the worker is stopping")
 
     async def _until_answered(
-        self, held: HeldJob, call: Callable[[], Awaitable[T]], more: float = 0.0
+        self, held: HeldJob, call: Callable[[], Awaitable[T]], size: int = 0
     ) -> T | None:
-        # A batch under way, this call's own, and as much again for a slow network.
-        budget = 4 * self._config.call_budget + more
+        budget = self._budget(size)
         patient = self._patient
         end = math.inf if patient else trio.current_time() + self._config.call_budget
         delay = _FIRST_RETRY

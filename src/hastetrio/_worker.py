@@ -78,9 +78,6 @@ class AsyncJobWorker:
         self._counts = counts = Counts()
         self._renewals = Renewals(provider, config, counts)
         self._recorder = Recorder(provider, config)
-        self._runner = JobRunner(
-            self._handlers, config, self._recorder, self._renewals, counts, self._interrupt
-        )
         self._claims = Claims(
             provider,
             list(self._handlers),
@@ -90,6 +87,17 @@ class AsyncJobWorker:
             counts,
             start=self._start_job,
             hand_back=self._start_hand_back,
+        )
+        self._runner = JobRunner(
+            provider,
+            self._handlers,
+            config,
+            self._recorder,
+            self._renewals,
+            counts,
+            interrupt=self._interrupt,
+            ended=self._claims.slot_freed,
+            start=self._start_soon,
         )
         self._abandoned = AbandonedSweep(provider, config)
         self._expired = ExpiredSweep(
@@ -233,11 +241,14 @@ class AsyncJobWorker:
                 log(_log.WATCH_FAILED, error=describe(error))
             await trio.sleep(jittered(ERROR_BACKOFF))
 
+    def _start_soon(self, run: Callable[..., Awaitable[None]], *args: object) -> None:
+        assert self._jobs is not None  # noqa: S101  # whoever calls this runs inside that nursery
+        self._jobs.start_soon(run, *args)
+
     def _start(self, run: Callable[[HeldJob], Awaitable[None]], held: HeldJob) -> None:
-        assert self._jobs is not None  # noqa: S101  # the loops run inside the jobs' nursery
         if self._hurrying.is_set():
             held.cancel(CancelReason.SHUTDOWN)
-        self._jobs.start_soon(run, held)
+        self._start_soon(run, held)
 
     def _start_job(self, held: HeldJob) -> None:
         self._start(self._run_job, held)
@@ -247,20 +258,20 @@ class AsyncJobWorker:
 
     @trio.lowlevel.enable_ki_protection
     async def _run_job(self, held: HeldJob) -> None:
-        try:
-            if self._stopping.is_set():
-                # Claimed just before the stop, and not begun.
-                await self._runner.hand_back(held, "stopping")
-            else:
-                await self._runner.run(held)
-        finally:
-            self._claims.slot_freed(held)
+        if self._stopping.is_set():
+            # Claimed just before the stop, and not begun.
+            await self._hand_back(held, "stopping")
+        else:
+            await self._runner.run(held)
 
     @trio.lowlevel.enable_ki_protection
     async def _run_hand_back(self, held: HeldJob) -> None:
+        await self._renewals.dropped(held)
+        await self._hand_back(held, "claimed too late to start")
+
+    async def _hand_back(self, held: HeldJob, reason: str) -> None:
         try:
-            await self._renewals.dropped(held)
-            await self._runner.hand_back(held, "claimed too late to start")
+            await self._runner.hand_back(held, reason)
         finally:
             self._claims.slot_freed(held)
 

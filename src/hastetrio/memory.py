@@ -30,7 +30,7 @@ from hastetrio._model import (
     LeaseRenewal,
 )
 from hastetrio._outcome import OUTCOME_LIMIT, abandoned_outcome
-from hastetrio._provider import WatchEvent
+from hastetrio._provider import JobFinish, WatchEvent
 from hastetrio._storable import check_text, clean_text, encode_json
 
 _MIB: Final = 1024 * 1024
@@ -200,19 +200,22 @@ class MemoryJobProvider:
     ) -> bool:
         """Record a result, fenced; see `AsyncJobProvider.finish_job`."""
         await trio.lowlevel.checkpoint()
+        return self._finish(JobFinish(id, lease, result, retention, progress))
+
+    async def finish_jobs(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """Record several results; see `AsyncJobProvider.finish_jobs`."""
+        await trio.lowlevel.checkpoint()
+        return list(map(self._finish, finishes))
+
+    def _finish(self, finish: JobFinish) -> bool:
         now = self._now()
-        row = self._table.rows.get(id)
-        if row is None or row.locked_by != lease.token:
-            return row is not None and row.finished_by == lease.token
+        row = self._table.rows.get(finish.id)
+        if row is None or row.locked_by != finish.lease.token:
+            return row is not None and row.finished_by == finish.lease.token
         if row.status is not AsyncJobStatus.IN_PROGRESS or row.is_expired(now):
             return False
-        row.output = result.output_json
-        row.output_content_type = result.content_type
-        row.error = result.error_json
-        if progress is not None:
-            row.progress = clean_text(progress)
-        row.finished_by = row.locked_by
-        self._end(row, result.status, retention, now)
+        row.take(finish.result, finish.progress)
+        self._end(row, finish.result.status, finish.retention, now)
         return True
 
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from hastetrio._model import FHIR_JSON, AsyncJobStatus, JobLease, JobResult
+from hastetrio._provider import JobFinish
 
 from ._world import DAY, KIND, MINUTE, PROJECT, TENANT, World, new_lease
 
@@ -265,3 +266,52 @@ async def test_a_recorded_job_changes_only_by_cancel_and_expiry(world: World, en
     assert await world.provider.fail_abandoned_jobs({"late": 1}, 1.0, 10) == 0
     assert await world.provider.delete_orphans(10) == {}
     assert await world.stored(job.id) == before
+
+
+async def test_several_results_are_recorded_in_one_call(world: World) -> None:
+    """Each as if it were alone: what is another's, over, or refused says so, and stops nobody."""
+    first, lease = await world.start()
+    second, other = await world.start()
+    stolen, _ = await world.start()
+    cancelled, held = await world.start()
+    await world.provider.cancel_job(cancelled.tenant, cancelled.project, cancelled.id)
+    finishes = [
+        JobFinish(first.id, lease, JobResult.completed({"n": 1}), DAY, "the end"),
+        JobFinish(stolen.id, new_lease(), JobResult.completed({"n": 2}), DAY),
+        JobFinish(second.id, other, JobResult.failed({"resourceType": "OperationOutcome"}), 60),
+        JobFinish(cancelled.id, held, JobResult.completed({"n": 3}), DAY),
+        JobFinish("no-such-job", lease, JobResult.completed({"n": 4}), DAY),
+    ]
+    assert await world.provider.finish_jobs(finishes) == [True, False, True, False, False]
+    done, failed = await world.read(first.id), await world.read(second.id)
+    assert done is not None
+    assert done.status is AsyncJobStatus.COMPLETED
+    assert (done.output, done.progress) == ({"n": 1}, "the end")
+    assert done.finished_by == lease.token
+    assert failed is not None
+    assert (failed.status, failed.error) == (
+        AsyncJobStatus.FAILED,
+        {"resourceType": "OperationOutcome"},
+    )
+    assert await world.provider.finish_job(first.id, lease, JobResult.completed({"n": 1}), DAY)
+    assert await world.provider.finish_jobs([]) == []
+
+
+async def test_a_refused_result_leaves_its_neighbours_to_be_asked_alone(world: World) -> None:
+    """Or records them; whichever it is, the answer says true only of what is recorded."""
+    good, lease = await world.start()
+    bad, other = await world.start()
+    poison = JobResult(
+        AsyncJobStatus.COMPLETED, output_json='"\\u0000"', content_type="application/json"
+    )
+    answers = await world.provider.finish_jobs(
+        [
+            JobFinish(good.id, lease, JobResult.completed({}), DAY),
+            JobFinish(bad.id, other, poison, DAY),
+        ]
+    )
+    for job, recorded in zip((good, bad), answers, strict=True):
+        row = await world.read(job.id)
+        assert row is not None
+        assert (row.status is AsyncJobStatus.COMPLETED) == recorded
+    assert await world.provider.finish_job(good.id, lease, JobResult.completed({}), DAY)

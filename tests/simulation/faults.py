@@ -20,6 +20,7 @@ _CALLS: Final[tuple[CallName, ...]] = (
     "forget_claim",
     "renew_lease",
     "finish_job",
+    "finish_jobs",
     "release_job",
     "fail_abandoned_jobs",
     "claim_expired_jobs",
@@ -31,7 +32,7 @@ _CALLS: Final[tuple[CallName, ...]] = (
 _AIMED: Final[tuple[CallName, ...]] = (
     *("renew_lease",) * 5,
     *("claim_jobs",) * 3,
-    *("finish_job",) * 3,
+    *("finish_job", "finish_jobs") * 3,
     *("release_job",) * 2,
     *_CALLS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from hastetrio import (
     ProviderUnavailable,
     WatchEvent,
 )
+from hastetrio._provider import JobFinish
 from hastetrio.memory import MemoryJobProvider
 from hastetrio.testing import CallName, Fault, FaultyProvider
 
@@ -288,20 +289,31 @@ class Network(FaultyProvider):
         progress: str | None = None,
     ) -> bool:
         """Finish."""
+        finish = JobFinish(id, lease, result, retention, progress)
+        return await self._call("finish_job", id, lambda: self._finish(finish))
 
-        async def finish() -> bool:
-            if id in self._lost:
-                self._ledger.lost(id, lease)
-                return False
-            done = await self._memory.finish_job(id, lease, result, retention, progress)
-            if done:
-                row = self._memory._table.rows[id]
-                self._ledger.finished(id, lease, result, progress, row)
-            else:
-                self._ledger.not_finished(id, lease)
-            return done
+    async def finish_jobs(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """Finish several, in one call that is lost or late as a whole."""
 
-        return await self._call("finish_job", id, finish)
+        async def finish() -> list[bool]:
+            return [await self._finish(one) for one in finishes]
+
+        return await self._call("finish_jobs", None, finish)
+
+    async def _finish(self, finish: JobFinish) -> bool:
+        id, lease = finish.id, finish.lease
+        if id in self._lost:
+            self._ledger.lost(id, lease)
+            return False
+        done = await self._memory.finish_job(
+            id, lease, finish.result, finish.retention, finish.progress
+        )
+        if done:
+            row = self._memory._table.rows[id]
+            self._ledger.finished(id, lease, finish.result, finish.progress, row)
+        else:
+            self._ledger.not_finished(id, lease)
+        return done
 
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:
         """Release."""

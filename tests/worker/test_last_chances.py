@@ -28,6 +28,7 @@ CALLS: Final[tuple[CallName, ...]] = (
     "forget_claim",
     "renew_lease",
     "finish_job",
+    "finish_jobs",
     "release_job",
     "fail_abandoned_jobs",
     "claim_expired_jobs",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hastetrio import AsyncJobStatus, JobContext, JobOutput
+from hastetrio import AsyncJobStatus, JobContext, JobLease, JobOutput, UnstorableValue
 
-from .harness import DONE, HOUR, LEASE, THIRD, Rig, Runs, handler, returning
+from .harness import DONE, HOUR, KIND, LEASE, THIRD, Rig, Runs, handler, returning
 
 COMPLETED, CANCELLED = AsyncJobStatus.COMPLETED, AsyncJobStatus.CANCELLED
 
@@ -177,3 +177,71 @@ async def test_large_results_are_given_more_time(rig: Rig) -> None:
     job = await rig.outcome_of(returning(JobOutput.json("x" * 3 * 1024 * 1024)))
     assert job.status is COMPLETED
     assert len(rig.provider.made("finish_job")) == 1
+
+
+async def test_results_that_come_together_are_recorded_together(rig: Rig) -> None:
+    """Twenty jobs that end at once cost one call, or two where one was out already."""
+    ids = await rig.create_many(20)
+    async with rig.running(handler(Runs(1)), max_concurrent_jobs=20) as worker:
+        await rig.until(lambda: worker.statistics().totals.completed == 20)
+        assert worker.statistics().free == 20
+    assert len(rig.provider.made("finish_jobs")) <= 2
+    assert [len(rig.provider.made("finish_job", id)) for id in ids] == [1] * 20
+    assert not await rig.memory.claim_jobs([KIND], JobLease("other", LEASE), 20)
+
+
+@pytest.mark.parametrize("break_it", ["fail", "drop", "hang", "delay_answer"])
+async def test_a_call_for_many_results_that_fails_loses_none(rig: Rig, break_it: str) -> None:
+    """Each is then asked about alone; the lost answer of one that was recorded is recognised."""
+    ids = await rig.create_many(5)
+    if break_it == "delay_answer":
+        rig.provider.delay_answer("finish_jobs", HOUR, times=1)
+    else:
+        getattr(rig.provider, break_it)("finish_jobs", times=1)
+    async with rig.running(handler(Runs(1)), max_concurrent_jobs=5) as worker:
+        await rig.until(lambda: worker.statistics().totals.completed == 5)
+        assert worker.statistics().free == 5
+    assert {rig.job(id).status for id in ids} == {COMPLETED}
+    assert {rig.job(id).attempts for id in ids} == {1}
+    assert [rig.log.count("job.finished", id) for id in ids] == [1] * 5
+    assert worker.statistics().totals.dropped == 0
+
+
+async def test_one_result_that_is_refused_holds_up_no_neighbour(rig: Rig) -> None:
+    """The neighbours are recorded in the same call, the one fails alone."""
+    ids = await rig.create_many(5)
+    rig.provider.fail("finish_job", job=ids[2], times=1, error=UnstorableValue("no room"))
+    async with rig.running(handler(Runs(1)), max_concurrent_jobs=5) as worker:
+        await rig.until(lambda: worker.statistics().held == 0)
+    statuses = [rig.job(id).status for id in ids]
+    assert statuses == [COMPLETED, COMPLETED, AsyncJobStatus.FAILED, COMPLETED, COMPLETED]
+    totals = worker.statistics().totals
+    assert (totals.completed, totals.failed, totals.dropped) == (4, 1, 0)
+
+
+async def test_the_last_progress_goes_with_results_that_are_recorded_together(rig: Rig) -> None:
+    """It was reported just before the end, and no renewal carried it."""
+
+    async def body(context: JobContext) -> JobOutput:
+        context.report(f"at the end of {context.job.id}")
+        return DONE
+
+    ids = await rig.create_many(3)
+    async with rig.running(handler(body), max_concurrent_jobs=3) as worker:
+        await rig.until(lambda: worker.statistics().totals.completed == 3)
+    assert [rig.job(id).progress for id in ids] == [f"at the end of {id}" for id in ids]
+
+
+async def test_a_worker_that_gives_up_waits_no_longer_for_a_call_for_many(rig: Rig) -> None:
+    """Each result is asked about alone once more, after the grace, and `run()` returns."""
+    ids = await rig.create_many(3)
+    rig.provider.hang("finish_jobs")
+    async with rig.running(
+        handler(Runs(1)), max_concurrent_jobs=3, drain_timeout=1, cancel_grace=2
+    ) as worker:
+        await rig.until(lambda: rig.provider.made("finish_jobs"))
+        begun = trio.current_time()
+        worker.stop()
+        await rig.until(lambda: worker.statistics().held == 0)
+        assert trio.current_time() - begun == pytest.approx(3, abs=0.1)
+    assert {rig.job(id).status for id in ids} == {COMPLETED}

@@ -7,7 +7,7 @@ round trip for hundreds. There is no timer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
@@ -25,6 +25,18 @@ _MOST_ROWS: Final = 1000
 
 # Bytes of results in one statement, so that it stays well inside one call's budget.
 _MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+def split(items: Sequence[Item], size: Callable[[Item], int]) -> Iterator[Sequence[Item]]:
+    """The items in parts that each fit one statement: in rows, and in bytes where one fits."""
+    begin = total = 0
+    for place, item in enumerate(items):
+        total += size(item)
+        if place > begin and (place - begin >= _MOST_ROWS or total > _MOST_BYTES):
+            yield items[begin:place]
+            begin, total = place, size(item)
+    if begin < len(items):
+        yield items[begin:]
 
 
 @attrs.define(eq=False)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
 
-from hastetrio._errors import ProviderUnavailable
+from hastetrio._errors import ProviderUnavailable, UnstorableValue
 from hastetrio._model import DAY, JobLease, JobResult, LeaseRenewal
 from hastetrio._outcome import OUTCOME_LIMIT, abandoned_outcome
+from hastetrio._provider import JobFinish
 from hastetrio._sql import query
 from hastetrio._storable import clean_text, encode_json
 from hastetrio.postgres._arrays import text_array
-from hastetrio.postgres._batch import Batcher
+from hastetrio.postgres._batch import Batcher, split
+from hastetrio.postgres._unit import RowAtFault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -44,19 +47,6 @@ _RENEWALS: Final = {
     # A renewal in flight while the same claim's finish was recorded; nobody waits for it.
     "recorded": LeaseRenewal.LOST,
 }
-
-
-@attrs.frozen
-class _Finish:
-    id: str
-    token: str
-    result: JobResult
-    retention: float
-    progress: str | None
-
-    @property
-    def size(self) -> int:
-        return len(self.result.output_json or self.result.error_json or "")
 
 
 @attrs.frozen
@@ -111,8 +101,17 @@ class HeldRows:
         self, id: str, lease: JobLease, result: JobResult, retention: float, progress: str | None
     ) -> bool:
         """Record a result, fenced; see `AsyncJobProvider.finish_job`."""
-        item = _Finish(id, lease.token, result, retention, _clean(progress))
+        item = JobFinish(id, lease, result, retention, progress)
         return await self._until_unlocked(self._finish, item) == "recorded"
+
+    async def finish_many(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """Record several results; see `AsyncJobProvider.finish_jobs`."""
+        recorded: set[tuple[Any, ...]] = set()
+        for items in split(finishes, lambda item: item.size):
+            # Which row is at fault is found out where each is asked about alone.
+            with suppress(UnstorableValue, RowAtFault):
+                recorded.update(await self._record(items))
+        return [(finish.id, finish.token) in recorded for finish in finishes]
 
     async def release(self, id: str, lease: JobLease, *, give_back: bool) -> bool:
         """Let go of a job; see `AsyncJobProvider.release_job`."""
@@ -135,7 +134,12 @@ class HeldRows:
             return answer
         raise ProviderUnavailable("another transaction holds the job's row")
 
-    async def _send_finishes(self, items: Sequence[_Finish]) -> list[str]:
+    async def _send_finishes(self, items: Sequence[JobFinish]) -> list[str]:
+        recorded = await self._record(items)
+        return await self._complete(self._finishes, items, dict.fromkeys(recorded, "recorded"))
+
+    async def _record(self, items: Sequence[JobFinish]) -> list[tuple[Any, ...]]:
+        """Record results in one statement; id and token of what is recorded."""
         parameters = {
             "ids": text_array(item.id for item in items),
             "tokens": text_array(item.token for item in items),
@@ -143,13 +147,13 @@ class HeldRows:
             "outputs": text_array(item.result.output_json for item in items),
             "content_types": text_array(item.result.content_type for item in items),
             "errors": text_array(item.result.error_json for item in items),
-            "progress": text_array(item.progress for item in items),
-            "retentions": [item.retention for item in items],
+            "progress": text_array(_clean(item.progress) for item in items),
+            # Floats all: psycopg refuses a list of mixed numbers.
+            "retentions": [float(item.retention) for item in items],
         }
         size = sum(item.size for item in items)
         budget = self._budget + size / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
-        rows = await self._finishes.fetch(query("finish_jobs"), parameters, budget)
-        return await self._complete(self._finishes, items, dict.fromkeys(rows, "recorded"))
+        return await self._finishes.fetch(query("finish_jobs"), parameters, budget)
 
     async def _send_releases(self, items: Sequence[_Release]) -> list[str]:
         parameters = {
@@ -196,7 +200,7 @@ class HeldRows:
     async def _complete(
         self,
         lane: Lane,
-        items: Sequence[_Finish | _Release | _Renewal | _Deletion],
+        items: Sequence[JobFinish | _Release | _Renewal | _Deletion],
         answers: dict[tuple[Any, ...], str],
     ) -> list[str]:
         """The answers in the order of the items; of rows not answered, what became of them.

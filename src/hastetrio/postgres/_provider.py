@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from contextlib import AbstractAsyncContextManager
 
-    from hastetrio._provider import WatchEvent
+    from hastetrio._provider import JobFinish, WatchEvent
     from hastetrio.postgres._connection import TrioConnection
 
 _MEBIBYTE: Final = 1024 * 1024
@@ -330,6 +330,10 @@ class PostgresJobProvider:
     ) -> bool:
         """Record a result, fenced; see `AsyncJobProvider.finish_job`."""
         return await self._held.finish(id, lease, result, retention, progress)
+
+    async def finish_jobs(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """Record several results; see `AsyncJobProvider.finish_jobs`."""
+        return await self._held.finish_many(finishes)
 
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:
         """Let go of a job; see `AsyncJobProvider.release_job`."""

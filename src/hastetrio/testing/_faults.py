@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
 import trio
 
 from hastetrio._errors import ProviderUnavailable
 from hastetrio._model import LeaseRenewal
 from hastetrio._nursery import serving_nursery
-from hastetrio._provider import JobCancelled, WatchEvent, WatchRestored
+from hastetrio._provider import JobCancelled, JobFinish, WatchEvent, WatchRestored
+from hastetrio.testing._calls import CallName, Fault, RecordedCall, RenewalKilled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -27,72 +27,6 @@ if TYPE_CHECKING:
     from hastetrio._provider import AsyncJobProvider
 
 T = TypeVar("T")
-
-CallName: TypeAlias = Literal[
-    "create_job",
-    "create_jobs",
-    "read_job",
-    "list_jobs",
-    "count_live_jobs",
-    "cancel_job",
-    "claim_jobs",
-    "forget_claim",
-    "renew_lease",
-    "finish_job",
-    "release_job",
-    "fail_abandoned_jobs",
-    "claim_expired_jobs",
-    "delete_expired_job",
-    "discard_expired_jobs",
-    "delete_orphans",
-]
-
-
-class RenewalKilled(BaseException):  # a killed task, not an error of anybody's
-    """Raised inside `renew_lease` by `FaultyProvider.kill_renewals`."""
-
-
-@attrs.frozen
-class RecordedCall:
-    """One call that reached the provider.
-
-    Attributes:
-        name: The method.
-        id: The job it was about, where it was about one.
-        time: When it was made, on trio's clock.
-        fault: What was done to it, or None.
-    """
-
-    name: CallName
-    id: str | None
-    time: float
-    fault: str | None
-
-
-@attrs.define(eq=False)
-class Fault:
-    """A fault that was put in; `remove` takes it out again."""
-
-    name: CallName
-    id: str | None
-    times: int | None
-    kind: str
-    error: BaseException | None = None
-    seconds: float = 0.0
-    removed: bool = False
-
-    def remove(self) -> None:
-        """Let the calls through from now on."""
-        self.removed = True
-
-    def matches(self, name: CallName, id: str | None) -> bool:
-        """Whether this fault is for such a call; counts it if so."""
-        if self.removed or self.name != name or (self.id is not None and self.id != id):
-            return False
-        if self.times is not None:
-            self.times -= 1
-            self.removed = self.times <= 0
-        return True
 
 
 class FaultyProvider:
@@ -312,6 +246,25 @@ class FaultyProvider:
             id,
             lambda: self._provider.finish_job(id, lease, result, retention, progress),
         )
+
+    async def finish_jobs(self, finishes: Sequence[JobFinish]) -> list[bool]:
+        """See `AsyncJobProvider.finish_jobs`.
+
+        Each job counts as a call of `finish_job` too. Those with a fault there are not recorded:
+        they are asked about alone, and meet it.
+        """
+        clean = [f for f in finishes if not (f.id in self._lost or self._is_aimed_at(f.id))]
+        if not clean:
+            await trio.lowlevel.checkpoint()
+            return [False] * len(finishes)
+        for finish in clean:
+            self.calls.append(RecordedCall("finish_job", finish.id, trio.current_time(), None))
+        answers = await self._call("finish_jobs", None, lambda: self._provider.finish_jobs(clean))
+        recorded = {id(finish): answer for finish, answer in zip(clean, answers, strict=True)}
+        return [recorded.get(id(finish), False) for finish in finishes]
+
+    def _is_aimed_at(self, id: str) -> bool:
+        return any(fault.fits("finish_job", id) for fault in self._faults)
 
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:
         """See `AsyncJobProvider.release_job`."""
