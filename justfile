@@ -21,6 +21,14 @@ test-all *args: (test args) (test-slow args)
 soak *args:
     python -m tools.soak {{ args }}
 
+# Ours against other packages and against the database's own ceiling; 10 minutes
+bench-peers *args:
+    python -m benchmarks.peers {{ args }}
+
+# What grows with the backlog, kinds, workers and jobs held; needs `pip install -e '.[bench]'`
+bench-growth *args:
+    python -m benchmarks.growth {{ args }}
+
 # Formatting, lint and types
 check:
     ruff format --check .
