@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -49,6 +50,18 @@ class WatchRestored:
 
 
 WatchEvent: TypeAlias = JobQueued | JobCancelled | WatchRestored
+
+
+class JobPosition(Protocol):
+    """Where a page of a list ended: a job, or what a client kept of one."""
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was queued."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
 
 
 @attrs.frozen
@@ -116,7 +129,7 @@ class AsyncJobProvider(Protocol):
         kind: str | None = None,
         submitted_by: str | None = None,
         limit: int = 50,
-        before: AsyncJob | None = None,
+        before: JobPosition | None = None,
     ) -> list[AsyncJob]:
         """Jobs of this project that have not expired, newest first.
 

@@ -30,7 +30,7 @@ from hastetrio._model import (
     LeaseRenewal,
 )
 from hastetrio._outcome import OUTCOME_LIMIT, abandoned_outcome
-from hastetrio._provider import JobFinish, WatchEvent
+from hastetrio._provider import JobFinish, JobPosition, WatchEvent
 from hastetrio._storable import check_text, clean_text, encode_json
 
 _MIB: Final = 1024 * 1024
@@ -99,7 +99,7 @@ class MemoryJobProvider:
         kind: str | None = None,
         submitted_by: str | None = None,
         limit: int = 50,
-        before: AsyncJob | None = None,
+        before: JobPosition | None = None,
     ) -> list[AsyncJob]:
         """A page of jobs, newest first; see `AsyncJobProvider.list_jobs`."""
         await trio.lowlevel.checkpoint()
@@ -308,10 +308,7 @@ class MemoryJobProvider:
     def watch(
         self, kinds: Collection[str]
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[WatchEvent]]:
-        """Notifications; see `AsyncJobProvider.watch`.
-
-        A watcher that falls behind loses events, and reads `WatchRestored` in their place.
-        """
+        """Notifications; one that falls behind reads `WatchRestored` for what it lost."""
         return self._watchers.watch(kinds)
 
     def insert_row(self, **columns: Any) -> AsyncJob:  # noqa: ANN401  # columns of many types

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from contextlib import AbstractAsyncContextManager
 
-    from hastetrio._provider import JobFinish, WatchEvent
+    from hastetrio._provider import JobFinish, JobPosition, WatchEvent
     from hastetrio.postgres._connection import TrioConnection
 
 _MEBIBYTE: Final = 1024 * 1024
@@ -242,7 +242,7 @@ class PostgresJobProvider:
         kind: str | None = None,
         submitted_by: str | None = None,
         limit: int = 50,
-        before: AsyncJob | None = None,
+        before: JobPosition | None = None,
     ) -> list[AsyncJob]:
         """Jobs of this project, newest first; see `AsyncJobProvider.list_jobs`."""
         where = {

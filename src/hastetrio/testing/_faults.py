@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         JobLease,
         JobResult,
     )
-    from hastetrio._provider import AsyncJobProvider
+    from hastetrio._provider import AsyncJobProvider, JobPosition
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class FaultyProvider:
         kind: str | None = None,
         submitted_by: str | None = None,
         limit: int = 50,
-        before: AsyncJob | None = None,
+        before: JobPosition | None = None,
     ) -> list[AsyncJob]:
         """See `AsyncJobProvider.list_jobs`."""
         return await self._call(
