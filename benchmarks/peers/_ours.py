@@ -12,6 +12,7 @@ from hastetrio import (
     JobContext,
     JobOutput,
     job_handler,
+    tune_collector,
 )
 from hastetrio.postgres import PostgresJobProvider
 
@@ -47,4 +48,5 @@ async def main(run: Run) -> None:
 
 
 if __name__ == "__main__":
+    tune_collector()
     trio.run(main, Run())

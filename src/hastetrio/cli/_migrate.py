@@ -8,7 +8,7 @@ import click
 
 from hastetrio.cli._connect import run
 from hastetrio.cli._errors import FAILED, say
-from hastetrio.cli._options import EPILOG, State, global_options, pass_state
+from hastetrio.cli._options import EPILOG, Seconds, State, global_options, pass_state
 
 if TYPE_CHECKING:
     from hastetrio.postgres import PostgresJobProvider
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--sql", is_flag=True, help="Change nothing: print the SQL that would run.")
 @click.option(
     "--lock-timeout",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
+    type=Seconds(min=0, min_open=True, max=86_400),
     default=5.0,
     metavar="SECONDS",
     help="How long to wait for a lock that a running worker or server holds.  [default: 5]",

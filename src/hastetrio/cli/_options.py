@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,21 @@ GLOBAL_KEYS: Final = (
 EPILOG: Final = "The options of 'hastetrio --help' may be given here too."
 
 _logger = logging.getLogger("hastetrio.cli")
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; "nan", which is in every range, is in none of ours."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401  # click's signature
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 @attrs.define
