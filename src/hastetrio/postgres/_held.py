@@ -20,7 +20,7 @@ from hastetrio.postgres._batch import Batcher, split
 from hastetrio.postgres._unit import RowAtFault
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from hastetrio.postgres._unit import Lane
 
@@ -88,9 +88,18 @@ class HeldRows:
         self._delete = Batcher(self._send_deletes)
         self._renew = Batcher(self._send_renewals)
 
-    def runs(self) -> list[Callable[..., Awaitable[None]]]:
-        """What must be running in the provider's nursery."""
-        return [b.run for b in (self._finish, self._release, self._delete, self._renew)]
+    async def serve(
+        self,
+        scope: trio.CancelScope,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send what is asked for, until `scope` is cancelled."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for batcher in (self._finish, self._release, self._delete, self._renew):
+                    await nursery.start(batcher.run)
+                task_status.started()
 
     async def renew(self, id: str, lease: JobLease, progress: str | None) -> LeaseRenewal:
         """Extend a lease; see `AsyncJobProvider.renew_lease`."""
