@@ -84,12 +84,18 @@ ALTER TABLE async_jobs
 
 CREATE INDEX IF NOT EXISTS async_jobs_queue
   ON async_jobs (kind, created_at, id) WHERE status = 'accepted';
+-- First how many attempts are left (none, one, more): each is looked for by itself, and after an
+-- outage there may be tens of thousands of the others. bigint, because adopted rows hold anything.
 CREATE INDEX IF NOT EXISTS async_jobs_running
-  ON async_jobs (kind, lease_expires_at) WHERE status = 'in-progress';
+  ON async_jobs (least(max_attempts::bigint - attempts, 2), kind, lease_expires_at)
+  WHERE status = 'in-progress';
 CREATE INDEX IF NOT EXISTS async_jobs_expiry
   ON async_jobs (expires_at);
+-- Every tenant is >= '', but only who says so may use this index. Without it the planner would know
+-- that it holds the queued and the running jobs, and where its statistics are from a time without
+-- any, read all of it for a claim or a finish (measured: 640 ms a finish at 1M queued).
 CREATE INDEX IF NOT EXISTS async_jobs_live
-  ON async_jobs (tenant, project) WHERE status IN ('accepted', 'in-progress');
+  ON async_jobs (tenant, project) WHERE status IN ('accepted', 'in-progress') AND tenant >= '';
 CREATE INDEX IF NOT EXISTS async_jobs_project
   ON async_jobs (tenant, project, created_at DESC, id DESC);
 

@@ -2,4 +2,4 @@
 -- Index: async_jobs_live.
 SELECT count(*) FROM async_jobs
 WHERE tenant = %(tenant)s AND project = %(project)s
-  AND status IN ('accepted', 'in-progress') AND expires_at > now()
+  AND tenant >= '' AND status IN ('accepted', 'in-progress') AND expires_at > now()

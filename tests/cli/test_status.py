@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import attrs
 import psycopg
 import pytest
 
 from hastetrio._model import CreateAsyncJob, JobResult
+from hastetrio.cli import _status
 from hastetrio.postgres import PostgresJobProvider
+from hastetrio.postgres._overview import OldestTransaction
 
 from .harness import Run, claim, with_provider
 
@@ -76,3 +80,69 @@ def test_an_empty_queue(run: Run) -> None:
     result = run("status")
     assert (result.exit_code, result.stdout) == (0, "no jobs\n")
     assert json.loads(run("status", "--json").stdout)["counts"] == []
+
+
+def test_an_open_transaction(run: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is always in the JSON; a person is told of one that has been open for long."""
+    with psycopg.connect(database, application_name="reporting") as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        pid = connection.info.backend_pid
+        oldest = json.loads(run("status", "--json").stdout)["oldest_transaction"]
+        assert (oldest["source"], oldest["pid"], oldest["name"]) == ("session", pid, "reporting")
+        assert run("status").stdout == "no jobs\n"
+        monkeypatch.setattr(_status, "_OLD_SECONDS", 0)
+        assert f"SELECT pg_terminate_backend({pid})" in run("status").stdout
+
+
+SESSION = OldestTransaction(
+    "session", 4711, "psql", "ann", "jobs", "idle in transaction", 7500.0, 12
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {},
+            (
+                "the transaction of process 4711 (psql, ann, jobs, idle in transaction), "
+                "open for 2 h 5 min: end it, or SELECT pg_terminate_backend(4711)"
+            ),
+        ),
+        ({"seconds": 59.0, "transactions": 10**6}, None),
+        # Without pg_read_all_stats: no age, no state.
+        (
+            {"seconds": None, "state": None, "transactions": 123_456},
+            (
+                "the transaction of process 4711 (psql, ann, jobs), "
+                "123,456 transactions old: end it, or SELECT pg_terminate_backend(4711)"
+            ),
+        ),
+        ({"seconds": None, "state": None, "transactions": 99_999}, None),
+        (
+            {"source": "prepared", "pid": None, "state": None, "name": "two\nlines"},
+            (
+                "the prepared transaction two lines of ann, "
+                "open for 2 h 5 min: in database jobs, COMMIT PREPARED or ROLLBACK PREPARED it"
+            ),
+        ),
+        (
+            {"source": "slot", "pid": None, "name": "old", "seconds": None, "state": "inactive"},
+            (
+                "the replication slot old (inactive), "
+                "12 transactions old: see to what reads from it, or drop it"
+            ),
+        ),
+        ({"source": "slot", "name": "new", "seconds": None, "state": "active"}, None),
+    ],
+)
+def test_the_line_on_an_open_transaction(changes: dict[str, Any], line: str | None) -> None:
+    """One line says what it is and what to do; none where it is young, or may be."""
+    said = _status._held_back(attrs.evolve(SESSION, **changes))
+    why = "dead rows stay and claims slow down because of "
+    assert said == (None if line is None else why + line)
+
+
+def test_no_line_where_nothing_is_open() -> None:
+    """A database without an open transaction is not worth a word."""
+    assert _status._held_back(None) is None

@@ -244,3 +244,17 @@ async def test_jobs_are_listed_by_status_kind_and_submitter(world: World) -> Non
     assert await listed(kind="a") == [waiting.id, running.id]
     assert await listed(submitted_by="ann") == [other.id, running.id]
     assert await listed(status=AsyncJobStatus.ACCEPTED, kind="a", submitted_by="ann") == []
+
+
+@pytest.mark.parametrize("bad", ["a\x00b", "a\ud800b"])
+async def test_a_text_that_no_row_can_hold_finds_none(world: World, bad: str) -> None:
+    """Clients choose these texts; there is nothing to be found under them, and no error."""
+    await world.create()
+    assert await world.provider.list_jobs(bad, PROJECT) == []
+    assert await world.provider.list_jobs(TENANT, bad) == []
+    assert await world.provider.list_jobs(TENANT, PROJECT, kind=bad) == []
+    assert await world.provider.list_jobs(TENANT, PROJECT, submitted_by=bad) == []
+    assert await world.provider.count_live_jobs(bad, PROJECT) == 0
+    assert await world.provider.count_live_jobs(TENANT, bad) == 0
+    assert await world.provider.read_job(TENANT, PROJECT, bad) is None
+    assert await world.provider.cancel_job(TENANT, PROJECT, bad) is None

@@ -55,7 +55,7 @@ async def test_a_provider_that_is_closed_says_so(url: str) -> None:
 
 async def test_an_error_in_the_block_leaves_as_it_is(url: str) -> None:
     """Not in a group, and with nothing left behind."""
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with PostgresJobProvider.open(url) as provider:
             await provider.count_live_jobs("t", "p")
             raise ZeroDivisionError

@@ -10,6 +10,7 @@ from hastetrio.postgres._connection import connect as connect
 from hastetrio.postgres._connection import display_dsn as display_dsn
 from hastetrio.postgres._overview import Holder as Holder
 from hastetrio.postgres._overview import KindWaiting as KindWaiting
+from hastetrio.postgres._overview import OldestTransaction as OldestTransaction
 from hastetrio.postgres._overview import QueueOverview as QueueOverview
 from hastetrio.postgres._overview import StatusCount as StatusCount
 from hastetrio.postgres._provider import PostgresJobProvider as PostgresJobProvider

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -10,6 +10,7 @@ from hastetrio._model import AsyncJobStatus, worker_of
 from hastetrio._sql import query
 
 if TYPE_CHECKING:
+    from hastetrio.postgres._pool import LanePool
     from hastetrio.postgres._unit import Lane
 
 
@@ -42,6 +43,33 @@ class Holder:
 
 
 @attrs.frozen
+class OldestTransaction:
+    """What keeps vacuum from removing the most dead rows.
+
+    Attributes:
+        source: A session's open transaction, a prepared one, or what a replication slot holds.
+        pid: The server's process; None for a prepared transaction and an unused slot.
+        name: The session's application, the prepared transaction's id, or the slot's name.
+        owner: The role; None where there is none.
+        database: Where it is; None for what belongs to no database.
+        state: The session's state, such as "idle in transaction"; "active" or "inactive" of a slot.
+            None where this role may not see it.
+        seconds: How long the transaction has been open; None of a slot, and where this role may not
+            see it (it lacks `pg_read_all_stats`).
+        transactions: How many transactions began since: what they left dead stays.
+    """
+
+    source: Literal["session", "prepared", "slot"]
+    pid: int | None
+    name: str | None
+    owner: str | None
+    database: str | None
+    state: str | None
+    seconds: float | None
+    transactions: int
+
+
+@attrs.frozen
 class QueueOverview:
     """How the queue stands.
 
@@ -50,12 +78,14 @@ class QueueOverview:
         waiting: What is queued, by kind.
         lapsed: Running jobs whose lease has lapsed: another worker may take them.
         holders: The workers that hold running jobs.
+        oldest_transaction: What holds back vacuum the most; None if nothing does.
     """
 
     counts: tuple[StatusCount, ...]
     waiting: tuple[KindWaiting, ...]
     lapsed: int
     holders: tuple[Holder, ...]
+    oldest_transaction: OldestTransaction | None = None
 
     @property
     def unserved(self) -> tuple[str, ...]:
@@ -64,12 +94,16 @@ class QueueOverview:
         return tuple(w.kind for w in self.waiting if w.kind not in served)
 
 
-async def read_overview(lane: Lane) -> QueueOverview:
+async def read_overview(lane: Lane | LanePool) -> QueueOverview:
     """Read the table once and say how it stands."""
     counts = []
     waiting = []
     lapsed = 0
-    for label, kind, count, oldest, kind_lapsed in await lane.fetch(query("overview_counts"), {}):
+    async with lane.unit() as connection, connection.transaction():
+        # Read in its own order, also where a session's other statements are kept to indexes.
+        await connection.execute("SET LOCAL enable_seqscan = on")
+        rows = await (await connection.execute(query("overview_counts"))).fetchall()
+    for label, kind, count, oldest, kind_lapsed in rows:
         status = AsyncJobStatus(label)
         counts.append(StatusCount(status, kind, count))
         lapsed += kind_lapsed
@@ -87,4 +121,11 @@ async def read_overview(lane: Lane) -> QueueOverview:
         )
         for worker, rows in sorted(workers.items())
     )
-    return QueueOverview(tuple(counts), tuple(waiting), lapsed, holders)
+    transactions = await lane.fetch(query("overview_oldest_transaction"), {})
+    return QueueOverview(
+        tuple(counts),
+        tuple(waiting),
+        lapsed,
+        holders,
+        OldestTransaction(*transactions[0]) if transactions else None,
+    )
