@@ -32,6 +32,9 @@ from hastetrio._model import JobLease as JobLease
 from hastetrio._model import JobOutput as JobOutput
 from hastetrio._model import JobResult as JobResult
 from hastetrio._model import LeaseRenewal as LeaseRenewal
+from hastetrio._operation import Level as Level
+from hastetrio._operation import Operation as Operation
+from hastetrio._operation import ResultFile as ResultFile
 from hastetrio._outcome import Issue as Issue
 from hastetrio._outcome import IssueType as IssueType
 from hastetrio._outcome import OperationOutcomeError as OperationOutcomeError

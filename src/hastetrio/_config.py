@@ -32,7 +32,9 @@ def _seconds(
     return check
 
 
-def _whole(least: int, most: int) -> Callable[[object, attrs.Attribute[int], object], None]:
+def whole(least: int, most: int) -> Callable[[object, attrs.Attribute[int], object], None]:
+    """A validator for whole numbers in a range."""
+
     def check(_: object, field: attrs.Attribute[int], value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(
@@ -66,14 +68,14 @@ class AsyncJobWorkerConfig:
 
     poll_interval: float = attrs.field(default=1.0, validator=_seconds())
     lease_duration: float = attrs.field(default=60.0, validator=_seconds(least=_SHORTEST_LEASE))
-    max_concurrent_jobs: int = attrs.field(default=4, validator=_whole(1, 100_000))
+    max_concurrent_jobs: int = attrs.field(default=4, validator=whole(1, 100_000))
     maintenance_interval: float = attrs.field(default=60.0, validator=_seconds())
     retention: float = attrs.field(default=DAY, validator=_seconds())
     drain_timeout: float = attrs.field(default=20.0, validator=_seconds(zero=True))
     cancel_grace: float = attrs.field(default=5.0, validator=_seconds(zero=True))
-    output_limit: int = attrs.field(default=OUTPUT_LIMIT, validator=_whole(1024, 2**28))
-    outcome_limit: int = attrs.field(default=OUTCOME_LIMIT, validator=_whole(1024, 2**28))
-    progress_limit: int = attrs.field(default=PROGRESS_LIMIT, validator=_whole(1, 2**20))
+    output_limit: int = attrs.field(default=OUTPUT_LIMIT, validator=whole(1024, 2**28))
+    outcome_limit: int = attrs.field(default=OUTCOME_LIMIT, validator=whole(1024, 2**28))
+    progress_limit: int = attrs.field(default=PROGRESS_LIMIT, validator=whole(1, 2**20))
 
     @property
     def margin(self) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from hastetrio._errors import ConfigError
 from hastetrio._model import AsyncJob, JobOutput
+from hastetrio._operation import Operation, ResultFile
 from hastetrio._storable import is_text
 
 
@@ -109,6 +110,9 @@ class JobHandler(ABC):
     kind: ClassVar[str] = ""
     """The `kind` of the jobs this handler runs."""
 
+    operation: ClassVar[Operation | None] = None
+    """The FHIR operation whose kick-off starts such a job; None where there is none."""
+
     @abstractmethod
     async def run(self, context: JobContext) -> JobOutput:
         """Run one job to its result.
@@ -120,6 +124,24 @@ class JobHandler(ABC):
         stopping (`context.cancel_reason`). Let `trio.Cancelled` through, after any cleaning up;
         the job's lease goes on being renewed where it is still held, until this has returned.
         """
+
+    def check_parameters(self, parameters: Any, /) -> None:  # noqa: ANN401, B027  # JSON is any value
+        """Judge the parameters of a kick-off, before anything is stored.
+
+        Args:
+            parameters: What `context.job.parameters` will be: a dict of what the client gave by
+                name, or its Parameters resource; `$target` and `$handling` beside them.
+
+        Raises:
+            OperationOutcomeError: They are not to be accepted; the client gets its issues.
+        """
+
+    def open_result(self, job: AsyncJob, name: str, /) -> ResultFile | None:  # noqa: ARG002
+        """Open the file that a completed job's result calls `name`; None if there is none.
+
+        Called in a thread. `name` is what a client asked for, and may be any text.
+        """
+        return None
 
     async def expire(self, job: AsyncJob) -> None:  # noqa: B027
         """Remove whatever the job produced, before its row is deleted.
@@ -144,8 +166,9 @@ _Expire = Callable[[AsyncJob], Awaitable[None]]
 class FunctionHandler(JobHandler):
     """A handler made from an async function by `@job_handler`."""
 
-    def __init__(self, kind: str, run: _Run) -> None:
+    def __init__(self, kind: str, run: _Run, operation: Operation | None = None) -> None:
         self.kind = kind  # type: ignore[misc]  # one class serves every kind made this way
+        self.operation = operation  # type: ignore[misc]  # likewise
         self._run = run
         self._expire: _Expire | None = None
         self.__doc__ = run.__doc__
@@ -170,11 +193,13 @@ class FunctionHandler(JobHandler):
             await self._expire(job)
 
 
-def job_handler(kind: str) -> Callable[[_Run], FunctionHandler]:
-    """Make the decorated async function the handler of `kind`."""
+def job_handler(
+    kind: str, *, operation: Operation | None = None
+) -> Callable[[_Run], FunctionHandler]:
+    """Make the decorated async function the handler of `kind`, started by `operation` if any."""
 
     def decorate(function: _Run) -> FunctionHandler:
-        return FunctionHandler(kind, function)
+        return FunctionHandler(kind, function, operation)
 
     return decorate
 

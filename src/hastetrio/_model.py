@@ -19,6 +19,9 @@ from hastetrio._storable import check_text, decode_json, encode_json
 OUTPUT_LIMIT: Final = 16 * 1024 * 1024
 DAY: Final = 86400.0
 
+# Characters a submitter's name may have.
+SUBMITTER_LIMIT: Final = 1024
+
 # Ten years: far beyond any retention meant, and well inside what timestamptz can add.
 LONGEST_DURATION: Final = 3650 * DAY
 
@@ -146,7 +149,7 @@ class CreateAsyncJob:
         check_text(self.request, "request")
         if not isinstance(self.claims, dict):
             raise ValueError("claims must be a JSON object")  # noqa: TRY004
-        check_text(self.submitted_by, "the submitter named by the claims", 1024)
+        check_text(self.submitted_by, "the submitter named by the claims", SUBMITTER_LIMIT)
         object.__setattr__(self, "retention", check_duration(self.retention, "retention"))
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int):
             raise ValueError(f"max_attempts must be a whole number, not {self.max_attempts!r}")  # noqa: TRY004
