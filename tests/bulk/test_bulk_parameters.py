@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from hastetrio._outcome import OUTCOME_LIMIT, Issue, OperationOutcomeError
 from hastetrio.bulk import RESOURCE_TYPES, ExportParameters, parse_parameters
 from hastetrio.bulk._instant import instant_now, parse_instant
+
+SINCE = "2026-01-31T12:00:00Z"
 
 
 def test_there_are_146_concrete_r4_types() -> None:
@@ -138,6 +141,95 @@ def test_several_problems_are_several_issues() -> None:
     ]
 
 
+def both_forms(parameters: dict[str, Any], **reserved: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """Plain parameters with reserved keys beside them, and the same as a Parameters resource."""
+    elements = [{"name": name, "valueString": value} for name, value in parameters.items()]
+    resource = {"resourceType": "Parameters", "parameter": elements}
+    return [parameters | reserved, resource | reserved]
+
+
+LENIENT = {"$handling": "lenient"}
+
+
+def test_lenient_handling_ignores_what_is_not_supported() -> None:
+    """Each parameter and type that is ignored is a warning; the rest is done."""
+    asked = {"_elements": "id", "_type": "Patient,Foo,Bar", "_typeFilter": "x", "_since": SINCE}
+    for parameters in both_forms(asked, **LENIENT):
+        parsed = parse_parameters(parameters)
+        assert (parsed.types, parsed.since) == (frozenset({"Patient"}), SINCE)
+        assert [(i.severity, i.code.value) for i in parsed.ignored] == [
+            ("warning", "not-supported"),
+            ("warning", "value"),
+            ("warning", "value"),
+            ("warning", "not-supported"),
+        ]
+        for issue, name in zip(
+            parsed.ignored, ["_elements", '"Bar"', '"Foo"', "_typeFilter"], strict=True
+        ):
+            assert name in issue.diagnostics
+            assert issue.diagnostics.endswith("It was ignored.")
+        assert parsed.ignored[0].expression == ("Parameters.parameter.where(name='_elements')",)
+
+
+@pytest.mark.parametrize("handling", [None, "strict", "LENIENT", "", 7, ["lenient"]])
+def test_any_other_handling_is_strict(handling: object) -> None:
+    """Nothing is ignored unless the client asks for exactly that."""
+    for parameters in both_forms({"_elements": "id"}, **{"$handling": handling}):
+        with pytest.raises(OperationOutcomeError, match="_elements"):
+            parse_parameters(parameters)
+
+
+def test_reserved_keys_are_no_parameters() -> None:
+    """What the server adds to a kick-off changes nothing by itself."""
+    for parameters in both_forms({"_type": "Patient"}, **LENIENT, **{"$target": None}):
+        assert parse_parameters(parameters) == ExportParameters(types=frozenset({"Patient"}))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"_since": "yesterday"},
+        {"_outputFormat": "application/vnd.apache.parquet"},
+        {"_type": 7},
+        {"_type": []},
+    ],
+)
+def test_lenient_handling_ignores_no_bad_value(asked: dict[str, Any]) -> None:
+    """Without its `_since`, or in another format, an export would not be what was asked for."""
+    for parameters in both_forms(asked, **LENIENT):
+        with pytest.raises(OperationOutcomeError) as caught:
+            parse_parameters(parameters)
+        assert [issue.severity for issue in caught.value.issues] == ["error"]
+
+
+def test_lenient_handling_does_not_widen_the_types() -> None:
+    """When no type asked for exists, nothing is exported, and not everything."""
+    for parameters in both_forms({"_type": "Foo"}, **LENIENT):
+        parsed = parse_parameters(parameters)
+        assert parsed.types == frozenset()
+        assert not parsed.wants({"resourceType": "Patient"})
+
+
+def test_countless_ignored_parameters_are_a_bounded_list() -> None:
+    """A hostile kick-off makes no list beyond a hundred warnings and one that says so."""
+    repeated = [{"name": "x"}] * 5
+    elements = repeated + [{"name": f"x{number}"} for number in range(1000)]
+    parameters = {"resourceType": "Parameters", "parameter": elements, **LENIENT}
+    ignored = parse_parameters(parameters).ignored
+    assert len(ignored) == len(set(ignored)) == 101
+    assert ignored[-1].code == "incomplete"
+    assert ignored[-1].severity == "warning"
+
+
+@pytest.mark.parametrize("extra", [{}, LENIENT])
+def test_the_export_of_anything_but_the_server_is_refused(extra: dict[str, Any]) -> None:
+    """A target is never ignored: the client would get the data of everybody."""
+    for parameters in both_forms({}, **extra, **{"$target": "Group/7"}):
+        with pytest.raises(OperationOutcomeError, match="Group/7") as caught:
+            parse_parameters(parameters)
+        assert [issue.code.value for issue in caught.value.issues] == ["not-supported"]
+
+
 def test_a_repeated_single_parameter_is_refused() -> None:
     """Two `_since` would leave it open which one counts."""
     since = {"name": "_since", "valueInstant": "2026-01-31T00:00:00Z"}
@@ -161,9 +253,19 @@ def test_the_outcome_of_countless_bad_parameters_can_be_stored() -> None:
             st.lists(inner, max_size=4)
             | st.dictionaries(
                 st.sampled_from(
-                    ["_type", "_since", "resourceType", "parameter", "name", "valueString", "x"]
+                    [
+                        "_type",
+                        "_since",
+                        "resourceType",
+                        "parameter",
+                        "name",
+                        "valueString",
+                        "x",
+                        "$handling",
+                        "$target",
+                    ]
                 ),
-                inner | st.sampled_from(["Parameters", "Patient", "_type"]),
+                inner | st.sampled_from(["Parameters", "Patient", "_type", "lenient"]),
                 max_size=4,
             )
         ),

@@ -15,20 +15,27 @@ its final rename finds nothing: what it does late leaves no trace.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
+import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 logger = logging.getLogger("hastetrio.bulk")
 
 # Lower case only: "A" and "a" are one name on a file system that ignores case (macOS).
 _PLAIN_ID: Final = re.compile(r"[a-z0-9-][a-z0-9.-]{0,63}")
 _PLAIN_CLAIM: Final = re.compile(r"[a-z0-9]{1,32}")
+
+# What opening says of something that is not there, or no file: nothing of that name, or something
+# else in a directory's place; a link that is not followed; a socket.
+_NO_FILE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 
 def directory_name(job_id: str) -> str:
@@ -41,6 +48,42 @@ def directory_name(job_id: str) -> str:
     if _PLAIN_ID.fullmatch(job_id):
         return job_id
     return "_" + hashlib.sha256(job_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def open_file(output: Path, job_id: str, name: str) -> BinaryIO | None:
+    """Open a file of a job's finished export; None if there is none.
+
+    Only a regular file that lies in the job's own directory is opened, whatever somebody put
+    there: no link is followed, neither in the directory's place nor in the file's, and nothing
+    waits for a pipe's other end. `output` itself may be a link.
+
+    Args:
+        output: The directory that holds the exports of all jobs.
+        job_id: Any text.
+        name: A file's name, without a slash.
+
+    Raises:
+        OSError: There may be one, but it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def opened(path: str | Path, flags: int, parent: int | None = None) -> int:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=parent)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        try:
+            exports = opened(output, os.O_DIRECTORY)
+            own = opened(directory_name(job_id), os.O_DIRECTORY | os.O_NOFOLLOW, exports)
+            file = opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, own)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        # A duplicate, for the caller to close: the stack closes what was opened here.
+        return os.fdopen(os.dup(file), "rb")
 
 
 class JobDirectory:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from hastetrio._outcome import Issue, IssueType, OperationOutcomeError, outcome_json
 from hastetrio.bulk._directory import JobDirectory
 from hastetrio.bulk._lines import CHUNK, Line, SourceFile
-from hastetrio.bulk._outputs import OutputFile, OutputFiles
+from hastetrio.bulk._outputs import ERRORS, OutputFile, OutputFiles
 from hastetrio.bulk._parameters import ExportParameters
 from hastetrio.bulk._types import RESOURCE_TYPES
 
@@ -31,8 +31,6 @@ PACED_BYTES: Final = 16 * 1024
 # Enough to find out what is wrong with a source; one that is all wrong costs no more than this.
 MOST_PROBLEMS: Final = 1000
 
-# No resource type begins with a small letter, so no exported file can have this name.
-_ERRORS: Final = "errors"
 _OUTCOME: Final = "OperationOutcome"
 
 
@@ -109,13 +107,13 @@ class Export:
         """The files of exported resources, ordered by type and number."""
         if self._outputs is None:
             return []
-        stems = [stem for stem in self._outputs.stems() if stem != _ERRORS]
+        stems = [stem for stem in self._outputs.stems() if stem != ERRORS]
         return [file for stem in stems for file in self._outputs.files(stem)]
 
     @property
     def errors(self) -> list[OutputFile]:
         """The files of OperationOutcomes that say what could not be exported."""
-        return [] if self._outputs is None else self._outputs.files(_ERRORS)
+        return [] if self._outputs is None else self._outputs.files(ERRORS)
 
     def begin(self) -> None:
         """Look at the source, and make an empty place for the files.
@@ -129,6 +127,8 @@ class Export:
         except OSError as error:
             raise _unwritable(error) from None
         self._outputs = OutputFiles(temporary, self._file_size)
+        for issue in self._parameters.ignored:
+            self._problem(issue)
 
     def step(self) -> None:
         """Export for about a tenth of a second, or 4 MiB, whichever is less.
@@ -160,7 +160,7 @@ class Export:
                 text = (
                     f"{more:,} more problems are not listed; these are the first {MOST_PROBLEMS:,}."
                 )
-                self._write_outcome(IssueType.INCOMPLETE, text)
+                self._write_outcome(Issue(IssueType.INCOMPLETE, text))
             outputs.flush()
             self._directory.publish(self._claim)
         except OSError as error:
@@ -216,7 +216,8 @@ class Export:
             logger.warning("a source file cannot be read: %s (%s)", self._source / name, error)
             gone = isinstance(error, FileNotFoundError)
             code = IssueType.NOT_FOUND if gone else IssueType.EXCEPTION
-            self._problem(code, f"{name} cannot be read; what is missing from it was not exported.")
+            text = f"{name} cannot be read; what is missing from it was not exported."
+            self._problem(Issue(code, text))
             self._next_file(before)
             return
         if self._current.at_end:
@@ -236,20 +237,20 @@ class Export:
         try:
             resource_type, resource, data = _parse(line, self._line_limit)
         except _Problem as problem:
-            self._problem(problem.code, f"{name} line {line.number:,}: {problem.text}.")
+            self._problem(Issue(problem.code, f"{name} line {line.number:,}: {problem.text}."))
             return
         if self._parameters.wants(resource):
             self._opened().add(resource_type, resource_type, data)
 
-    def _problem(self, code: IssueType, text: str) -> None:
+    def _problem(self, issue: Issue) -> None:
         self._problems += 1
         if self._problems <= MOST_PROBLEMS:
-            self._write_outcome(code, text)
+            self._write_outcome(issue)
 
-    def _write_outcome(self, code: IssueType, text: str) -> None:
-        outcome = outcome_json((Issue(code, text),))
+    def _write_outcome(self, issue: Issue) -> None:
+        outcome = outcome_json((issue,))
         line = json.dumps(outcome, ensure_ascii=False, separators=(",", ":")).encode()
-        self._opened().add(_ERRORS, _OUTCOME, line)
+        self._opened().add(ERRORS, _OUTCOME, line)
 
 
 def _refuse(constant: str) -> NoReturn:

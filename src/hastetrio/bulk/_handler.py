@@ -16,11 +16,12 @@ import trio
 from hastetrio._errors import ConfigError
 from hastetrio._handler import JobContext, JobHandler
 from hastetrio._model import AsyncJob, JobOutput
-from hastetrio.bulk._directory import JobDirectory, directory_name
+from hastetrio._operation import Level, Operation, ResultFile
+from hastetrio.bulk._directory import JobDirectory, directory_name, open_file
 from hastetrio.bulk._export import Export
 from hastetrio.bulk._instant import instant_now
-from hastetrio.bulk._outputs import OutputFile
-from hastetrio.bulk._parameters import parse_parameters
+from hastetrio.bulk._outputs import OutputFile, is_output_name
+from hastetrio.bulk._parameters import OUTPUT_FORMAT, parse_parameters
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ class BulkExport(JobHandler):
     each line is one resource of any R4 type, and a file may mix types. A job's export is the
     directory `output/<name>`, with files `<Type>.<n>.ndjson`, n from 1. Where something could not
     be exported there are also files `errors.<n>.ndjson`: one OperationOutcome each for the first
-    1,000 problems (a malformed line, a file that cannot be read), and one that counts the rest.
+    1,000 problems (a malformed line, a file that cannot be read, a parameter that was ignored
+    because the client asked for lenient handling), and one that counts the rest.
     `<name>` is the job's id, or `_` and its SHA-256 where the id is not fit for a file name: see
     `directory_name`.
 
@@ -68,6 +70,13 @@ class BulkExport(JobHandler):
     """
 
     kind: ClassVar[str] = "bulk-export"
+
+    operation: ClassVar[Operation | None] = Operation(
+        name="export",
+        levels=[Level.SYSTEM],
+        scope="system/*.rs",
+        definition="http://hl7.org/fhir/uv/bulkdata/OperationDefinition/export",
+    )
 
     def __init__(
         self,
@@ -102,6 +111,26 @@ class BulkExport(JobHandler):
     def directory_of(self, job_id: str) -> Path:
         """Where the finished export of a job lies. Nothing is there before it has finished."""
         return self._output / directory_name(job_id)
+
+    def check_parameters(self, parameters: Any, /) -> None:  # noqa: ANN401  # JSON is any value
+        """Judge the parameters of a kick-off; see `parse_parameters`.
+
+        Raises:
+            OperationOutcomeError: One is not supported, or has a bad value.
+        """
+        parse_parameters(parameters)
+
+    def open_result(self, job: AsyncJob, name: str, /) -> ResultFile | None:
+        """Open a file of a job's finished export; None if there is none of that name.
+
+        Raises:
+            OSError: It is there, but cannot be opened.
+        """
+        file = open_file(self._output, job.id, name) if is_output_name(name) else None
+        if file is None:
+            return None
+        size = os.fstat(file.fileno()).st_size
+        return ResultFile(file=file, size=size, content_type=OUTPUT_FORMAT)
 
     async def run(self, context: JobContext) -> JobOutput:
         """Export once.

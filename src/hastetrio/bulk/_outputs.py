@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import attrs
+
+from hastetrio.bulk._types import RESOURCE_TYPES
+
+# No resource type begins with a small letter, so no file of resources can have this stem.
+ERRORS: Final = "errors"
+
+_NAME: Final = re.compile(r"([A-Za-z]{1,64})\.[1-9][0-9]{0,8}\.ndjson")
+
+
+def is_output_name(name: str) -> bool:
+    """Whether an export can have a file of that name."""
+    found = _NAME.fullmatch(name)
+    return found is not None and (found[1] == ERRORS or found[1] in RESOURCE_TYPES)
 
 
 @attrs.define

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from hastetrio._outcome import IssueType, OperationOutcomeError
+from hastetrio._operation import HANDLING, TARGET
+from hastetrio._outcome import Issue, IssueType, OperationOutcomeError
 from hastetrio.bulk._instant import Instant, parse_instant
 from hastetrio.bulk._types import RESOURCE_TYPES
 
@@ -16,9 +17,16 @@ OUTPUT_FORMAT: Final = "application/fhir+ndjson"
 _FORMATS: Final = (OUTPUT_FORMAT, "application/ndjson", "ndjson")
 _SUPPORTED: Final = ("_type", "_since", "_outputFormat")
 
+# What the server says of a kick-off, beside what the client asks for.
+_RESERVED: Final = (TARGET, HANDLING)
+_LENIENT: Final = "lenient"
+
 # A job's outcome may have 64 KiB, and an issue has 2.2 KB when every character it shows is escaped.
 _MOST_ISSUES: Final = 20
 _MOST_SHOWN: Final = 80
+
+# A tenth of the problems an export lists, so that those of its data find room.
+_MOST_IGNORED: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -28,10 +36,12 @@ class ExportParameters:
     Args:
         types: The resource types wanted; None for all.
         since: Only resources changed after this FHIR instant; None for all.
+        ignored: What was asked for beside that and is left out, as the client allowed.
     """
 
     types: frozenset[str] | None = None
     since: str | None = None
+    ignored: tuple[Issue, ...] = ()
     _moment: Instant | None = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -63,33 +73,44 @@ def parse_parameters(parameters: object) -> ExportParameters:
     Args:
         parameters: None, a dict with any of the keys `_type` (a comma list, or a list of such),
             `_since` and `_outputFormat`, or a FHIR Parameters resource with parameters of these
-            names. A key whose value is None counts as absent.
+            names. A key whose value is None counts as absent. Beside them, in both forms, the
+            key `$handling`: with the value "lenient" parameters that are not supported, and types
+            that FHIR R4 does not have, are `ignored` instead of refused.
 
     Raises:
         OperationOutcomeError: With one issue for each problem, up to twenty; each names its
-            parameter.
+            parameter. Also where a `$target` is given: only whole servers are exported.
     """
-    reader = _Reader()
+    reader = _Reader(is_lenient=_is_lenient(parameters))
     result = reader.read(parameters)
     if reader.error is not None:
         raise reader.error
     return result
 
 
+def _is_lenient(parameters: object) -> bool:
+    return isinstance(parameters, dict) and parameters.get(HANDLING) == _LENIENT
+
+
 class _Reader:
     """Reads every parameter before it gives up, so that a client learns of all problems at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_lenient: bool) -> None:
         self.error: OperationOutcomeError | None = None
+        self._is_lenient = is_lenient
         self._issues = 0
+        # A dict for its order: what a client repeats is ignored once.
+        self._ignored: dict[Issue, None] = {}
+        self._more_ignored: tuple[Issue, ...] = ()
 
     def read(self, parameters: object) -> ExportParameters:
         types: set[str] | None = None
         since: str | None = None
         seen: set[str] = set()
+        self._check_target(parameters)
         for name, value in self._named_values(parameters):
             if name not in _SUPPORTED:
-                self._issue(
+                self._unsupported(
                     IssueType.NOT_SUPPORTED,
                     name,
                     f"is not supported; supported are {', '.join(_SUPPORTED)}",
@@ -108,7 +129,21 @@ class _Reader:
                 self._check_format(value)
         if self.error is not None:
             return ExportParameters()
-        return ExportParameters(types=None if types is None else frozenset(types), since=since)
+        return ExportParameters(
+            types=None if types is None else frozenset(types),
+            since=since,
+            ignored=(*self._ignored, *self._more_ignored),
+        )
+
+    def _check_target(self, parameters: object) -> None:
+        target = parameters.get(TARGET) if isinstance(parameters, dict) else None
+        if target is not None:
+            # Never ignored: the client would get data of everybody instead of somebody.
+            self._refuse(
+                IssueType.NOT_SUPPORTED,
+                f"The export of {_shown(target)} is not supported, only that of the whole server.",
+                "Parameters",
+            )
 
     def _named_values(self, parameters: object) -> Iterator[tuple[str, object]]:
         if parameters is None:
@@ -121,7 +156,7 @@ class _Reader:
             )
         elif "resourceType" not in parameters:
             for name, value in parameters.items():
-                if value is not None:
+                if value is not None and name not in _RESERVED:
                     yield str(name), value
         elif parameters["resourceType"] != "Parameters":
             self._issue(
@@ -161,10 +196,12 @@ class _Reader:
         if not lists:
             self._issue(IssueType.VALUE, "_type", "names no resource type")
         for name in sorted(names - RESOURCE_TYPES):
-            self._issue(
+            # Bulk Data Access v2, "_type": a server may process such a request where the client
+            # asks for lenient handling. What is left may be no type at all; not all types.
+            self._unsupported(
                 IssueType.VALUE, "_type", f"holds {_shown(name)}, which is no FHIR R4 resource type"
             )
-        return names
+        return names & RESOURCE_TYPES
 
     def _since(self, value: object) -> str | None:
         if isinstance(value, str) and parse_instant(value) is not None:
@@ -189,22 +226,42 @@ class _Reader:
             f"is {_shown(value)}; supported are {', '.join(_FORMATS)}",
         )
 
+    def _unsupported(self, code: IssueType, name: str, text: str) -> None:
+        """A client may allow a server to ignore this one."""
+        if not self._is_lenient:
+            self._issue(code, name, text)
+            return
+        if len(self._ignored) == _MOST_IGNORED:
+            more = f"More was ignored; these are the first {_MOST_IGNORED}."
+            self._more_ignored = (Issue(IssueType.INCOMPLETE, more, "warning"),)
+            return
+        diagnostics = f"The parameter {_label(name)} {text}. It was ignored."
+        self._ignored[Issue(code, diagnostics, "warning", (_expression(name),))] = None
+
     def _issue(self, code: IssueType, name: str | None, text: str) -> None:
+        if name is None:
+            self._refuse(code, f"The parameters {text}.", "Parameters")
+        else:
+            self._refuse(code, f"The parameter {_label(name)} {text}.", _expression(name))
+
+    def _refuse(self, code: IssueType, diagnostics: str, expression: str) -> None:
         self._issues += 1
         if self._issues > _MOST_ISSUES:
             return
-        if name is None:
-            diagnostics, expression = f"The parameters {text}.", "Parameters"
-        else:
-            # The names this handler knows are plain; any other is shown quoted.
-            label = name if name in _SUPPORTED else _shown(name)
-            quoted = _shown(name)[1:-1].replace("'", "\\'")
-            diagnostics = f"The parameter {label} {text}."
-            expression = f"Parameters.parameter.where(name='{quoted}')"
         if self.error is None:
             self.error = OperationOutcomeError(code, diagnostics, expression=(expression,))
         else:
             self.error.add(code, diagnostics, expression=(expression,))
+
+
+def _label(name: str) -> str:
+    # The names this handler knows are plain; any other is shown quoted.
+    return name if name in _SUPPORTED else _shown(name)
+
+
+def _expression(name: str) -> str:
+    quoted = _shown(name)[1:-1].replace("'", "\\'")
+    return f"Parameters.parameter.where(name='{quoted}')"
 
 
 def _shown(value: object) -> str:
