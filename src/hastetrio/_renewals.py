@@ -249,6 +249,9 @@ class Renewals:
             self._cancel(held, CancelReason.LEASE_LOST)
         elif answer is LeaseRenewal.RENEWED or held.is_over:
             held.acknowledge(progress)
+            # The deadline still says when the last grant was sent.
+            last = held.deadline - held.lease.duration + self._config.margin
+            self._counts.granted(trio.current_time() - last, held.lease.duration)
             held.extend(sent)
         elif answer is LeaseRenewal.CANCELLED:
             self._cancel(held, CancelReason.CANCELLED)
