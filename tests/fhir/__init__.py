@@ -1,0 +1,1 @@
+"""The HTTP face, in this process: requests, answers, and what is stored between them."""
