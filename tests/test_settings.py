@@ -9,6 +9,7 @@ import pytest
 
 from hastetrio._config import AsyncJobWorkerConfig
 from hastetrio._errors import ConfigError
+from hastetrio._http_config import HttpConfig
 from hastetrio._settings import KEYS, Settings, load
 
 TEXTS = {
@@ -28,6 +29,15 @@ TEXTS = {
     "export_output": "/srv/out",
     "export_base_url": "https://example.org",
     "export_pace": "0.5",
+    "http": "[::1]:8080",
+    "jwks_file": "/srv/keys.json",
+    "jwks_url": "https://example.org/keys",
+    "token_issuer": "https://example.org",
+    "token_audience": "https://example.org/fhir",
+    "token_algorithms": "ES256, RS256",
+    "public_url": "https://fhir.example.org/base",
+    "require_prefer": "off",
+    "poll_connections": "7",
 }
 TOML = {
     "database_url": '"postgresql://db/jobs"',
@@ -44,6 +54,14 @@ TOML = {
     "export_output": '"/srv/out"',
     "export_base_url": '"https://example.org"',
     "export_pace": "0.5",
+    "http": '"[::1]:8080"',
+    "jwks_file": '"/srv/keys.json"',
+    "jwks_url": '"https://example.org/keys"',
+    "token_issuer": '"https://example.org"',
+    "token_audience": '"https://example.org/fhir"',
+    "token_algorithms": '["ES256", "RS256"]',
+    "public_url": '"https://fhir.example.org/base"',
+    "require_prefer": "false",
 }
 VALUES = {
     "database_url": "postgresql://db/jobs",
@@ -62,6 +80,15 @@ VALUES = {
     "export_output": Path("/srv/out"),
     "export_base_url": "https://example.org",
     "export_pace": 0.5,
+    "http": "[::1]:8080",
+    "jwks_file": Path("/srv/keys.json"),
+    "jwks_url": "https://example.org/keys",
+    "token_issuer": "https://example.org",
+    "token_audience": "https://example.org/fhir",
+    "token_algorithms": ("ES256", "RS256"),
+    "public_url": "https://fhir.example.org/base",
+    "require_prefer": False,
+    "poll_connections": 7,
 }
 
 
@@ -74,8 +101,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def value_of(settings: Settings, name: str) -> object:
     """A setting, wherever it is kept."""
-    owner = settings if KEYS[name].owner is Settings else settings.worker
-    return getattr(owner, name)
+    owners = {Settings: settings, AsyncJobWorkerConfig: settings.worker, HttpConfig: settings.face}
+    return getattr(owners[KEYS[name].owner], name)
 
 
 def refusal(environ: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> str:
@@ -98,9 +125,9 @@ def test_every_key_is_read_from_all_three_sources(name: str, folder: Path) -> No
     assert value_of(load({}, {}).settings, name) == expected
 
 
-def test_every_field_of_the_worker_is_a_setting_with_help() -> None:
-    """A field added to the worker's configuration must not be left out of the command line."""
-    for field in attrs.fields(AsyncJobWorkerConfig):
+def test_every_field_of_the_worker_and_the_face_is_a_setting_with_help() -> None:
+    """A field added to their configuration must not be left out of the command line."""
+    for field in (*attrs.fields(AsyncJobWorkerConfig), *attrs.fields(HttpConfig)):
         assert field.name in KEYS
     assert [key.name for key in KEYS.values() if not key.help] == []
 
@@ -133,6 +160,16 @@ def test_nothing_given_is_the_defaults() -> None:
         ("embedded", "perhaps", "true or false"),
         ("log_format", "xml", "one of text, json"),
         ("log_level", "loud", "one of debug"),
+        ("http", "8000", "HOST:PORT"),
+        ("http", "::1:8000", "HOST:PORT"),
+        ("public_url", "fhir.example.org", "http or https URL"),
+        ("public_url", "https://fhir.example.org/?x=1", "http or https URL"),
+        ("live_limit", "0", "from 1"),
+        ("body_limit", "10", "from 1,024"),
+        ("poll_connections", "0", "from 1"),
+        ("token_algorithms", "HS256", "RS256, ES256, EdDSA"),
+        ("token_algorithms", "none", "RS256, ES256, EdDSA"),
+        ("token_algorithms", ",", "RS256, ES256, EdDSA"),
         ("data_dir", "~nobody-of-that-name/x", "home folder"),
     ],
 )
@@ -301,3 +338,40 @@ def test_no_database_says_how_to_give_one() -> None:
 def test_the_printed_form_holds_no_database_url() -> None:
     """A traceback or a log line that shows the settings must not show the password."""
     assert "hunter2" not in repr(Settings(database_url="postgresql://u:hunter2@db/jobs"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"jwks_file": "k", "jwks_url": "u"}, ("jwks_file", "jwks_url", "exclude")),
+        ({"jwks_file": "k"}, ("jwks_file", "token_issuer and token_audience")),
+        ({"jwks_url": "u", "token_issuer": "i"}, ("jwks_url and token_issuer", "token_audience")),
+        ({"token_issuer": "i", "token_audience": "a"}, ("token_issuer", "jwks_file or jwks_url")),
+    ],
+)
+def test_half_of_an_authenticator_is_refused(
+    given: dict[str, object], words: tuple[str, ...]
+) -> None:
+    """A server that was to demand tokens must not start without."""
+    settings = load(given, {}).settings
+    with pytest.raises(ConfigError) as caught:
+        settings.check_tokens()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_tokens_are_demanded_once_everything_is_given() -> None:
+    """And not before."""
+    given = {"token_issuer": "i", "token_audience": "a"}
+    assert load({"jwks_file": "k"} | given, {}).settings.check_tokens()
+    assert load({"jwks_url": "u"} | given, {}).settings.check_tokens()
+    assert not Settings().check_tokens()
+
+
+def test_kubernetes_cannot_set_anything() -> None:
+    """It gives a pod variables for each service: none of these names may be a setting's."""
+    for key in KEYS.values():
+        last = key.name.rsplit("_", maxsplit=1)[-1]
+        assert last not in ("port", "proto", "addr", "host")
+        assert not key.name.startswith("service_")

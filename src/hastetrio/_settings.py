@@ -20,6 +20,7 @@ from cattrs import Converter
 from hastetrio._config import AsyncJobWorkerConfig
 from hastetrio._convert import TEXT, TOML
 from hastetrio._errors import ConfigError
+from hastetrio._http_config import DEFAULT_ADDRESS, HttpConfig, parse_address
 from hastetrio._model import check_duration
 
 PREFIX: Final = "HASTETRIO_"
@@ -34,6 +35,10 @@ _NO_DATABASE: Final = (
     f"no database: give --database-url URL or {PREFIX}DATABASE_URL, "
     "or --embedded for a private one on this machine"
 )
+
+# Only signatures whose public half is published: with a shared secret, whoever can check a token
+# could make one (RFC 8725 section 2.1).
+_ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
 
 
 def _size(_: object, field: attrs.Attribute[int], value: int) -> None:
@@ -51,6 +56,21 @@ def _pace(_: object, field: attrs.Attribute[float], value: float) -> None:
 def _named(_: object, field: attrs.Attribute[str], value: str) -> None:
     if not value:
         raise ConfigError(f"{field.name} must not be empty")
+
+
+def _address(_: object, field: attrs.Attribute[str | None], value: str | None) -> None:
+    try:
+        if value is not None:
+            parse_address(value)
+    except ValueError as error:
+        raise ConfigError(f"{field.name} {error}") from None
+
+
+def _asymmetric(_: object, field: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
+    if not value or not set(value) <= set(_ALGORITHMS):
+        raise ConfigError(
+            f"{field.name} must be among {', '.join(_ALGORITHMS)}, not {', '.join(value)!r}"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +94,14 @@ class Settings:
         export_output: The directory bulk-export writes to.
         export_base_url: The URL under which that directory is served.
         export_pace: Seconds bulk-export sleeps after every 16 KiB; for demonstrations.
+        http: Where to listen for HTTP, as `HOST:PORT`; port 0 for any that is free.
+        jwks_file: The file with the public keys that access tokens are signed with.
+        jwks_url: The address of these keys.
+        token_issuer: Whose tokens are accepted (`iss`).
+        token_audience: For whom a token must be made (`aud`).
+        token_algorithms: How a token may be signed.
         worker: How the worker behaves.
+        face: How the HTTP face behaves.
     """
 
     database_url: str | None = attrs.field(default=None, repr=False)
@@ -93,7 +120,14 @@ class Settings:
     export_output: Path | None = None
     export_base_url: str | None = None
     export_pace: float = attrs.field(default=0.0, validator=_pace)
+    http: str | None = attrs.field(default=None, validator=_address)
+    jwks_file: Path | None = None
+    jwks_url: str | None = None
+    token_issuer: str | None = None
+    token_audience: str | None = None
+    token_algorithms: tuple[str, ...] = attrs.field(default=_ALGORITHMS, validator=_asymmetric)
     worker: AsyncJobWorkerConfig = attrs.field(factory=AsyncJobWorkerConfig)
+    face: HttpConfig = attrs.field(factory=HttpConfig)
 
     def check_database(self) -> None:
         """See that a database was named.
@@ -103,6 +137,32 @@ class Settings:
         """
         if self.database_url is None and not self.embedded:
             raise ConfigError(_NO_DATABASE)
+
+    def check_tokens(self) -> bool:
+        """See that what was said about access tokens is all there, or nothing was said.
+
+        Returns:
+            Whether clients have to show one.
+
+        Raises:
+            ConfigError: Keys come from two places, or something is missing.
+        """
+        if self.jwks_file is not None and self.jwks_url is not None:
+            raise ConfigError("jwks_file and jwks_url exclude each other: give one")
+        keys = "jwks_file" if self.jwks_file is not None else "jwks_url"
+        given = {
+            "jwks_file or jwks_url": self.jwks_file or self.jwks_url,
+            "token_issuer": self.token_issuer,
+            "token_audience": self.token_audience,
+        }
+        present = [keys if "jwks" in name else name for name, value in given.items() if value]
+        missing = [name for name, value in given.items() if not value]
+        if present and missing:
+            raise ConfigError(
+                f"{' and '.join(present)} cannot be used without {' and '.join(missing)}: "
+                "give all of them to demand access tokens, or none"
+            )
+        return bool(present)
 
 
 @attrs.frozen
@@ -114,7 +174,7 @@ class Key:
     default: object
     metavar: str
     help: str
-    owner: type[Settings | AsyncJobWorkerConfig]
+    owner: type[Settings | AsyncJobWorkerConfig | HttpConfig]
 
     @property
     def flag(self) -> str:
@@ -157,14 +217,36 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "output_limit": ("BYTES", "The most bytes of JSON a result may have."),
     "outcome_limit": ("BYTES", "The most bytes of JSON a failed job's outcome may have."),
     "progress_limit": ("CHARACTERS", "The most characters a progress text keeps."),
+    "http": (
+        "HOST:PORT",
+        f"Where to listen for HTTP; port 0 for any that is free. serve uses {DEFAULT_ADDRESS}.",
+    ),
+    "jwks_file": ("FILE", "Demand access tokens: the public keys (JWKS) they are signed with."),
+    "jwks_url": ("URL", "The same keys, fetched from an address."),
+    "token_issuer": ("ISS", "The issuer whose access tokens are accepted."),
+    "token_audience": ("AUD", "The audience an access token must be made for."),
+    "token_algorithms": (
+        "ALG,...",
+        "How access tokens may be signed: RS256, ES256, EdDSA if unsaid.",
+    ),
+    "public_url": (
+        "URL",
+        "What clients' addresses of this server begin with; the address it listens on if unsaid.",
+    ),
+    "live_limit": ("N", "The most jobs of a project that are queued or running at once."),
+    "require_prefer": ("", "Refuse a kick-off without Prefer: respond-async."),
+    "body_limit": ("BYTES", "The most bytes of a request's body."),
+    "url_limit": ("BYTES", "The most bytes of a request's path and query."),
+    "connection_limit": ("N", "HTTP connections open at once; further ones wait."),
+    "poll_connections": ("N", "The most database connections that requests share."),
 }
 
 
 def _keys() -> Iterable[Key]:
-    for owner in (Settings, AsyncJobWorkerConfig):
+    for owner in (Settings, AsyncJobWorkerConfig, HttpConfig):
         types = typing.get_type_hints(owner)
         for field in attrs.fields(owner):
-            if field.name != "worker":
+            if field.name not in ("worker", "face"):
                 metavar, words = _WORDS.get(field.name, ("VALUE", ""))
                 yield Key(field.name, types[field.name], field.default, metavar, words, owner)
 
@@ -174,6 +256,12 @@ KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _keys()}
 
 WORKER_KEYS: Final[tuple[str, ...]] = tuple(
     field.name for field in attrs.fields(AsyncJobWorkerConfig)
+)
+
+FACE_KEYS: Final[tuple[str, ...]] = tuple(field.name for field in attrs.fields(HttpConfig))
+
+TOKEN_KEYS: Final = (
+    *("jwks_file", "jwks_url", "token_issuer", "token_audience", "token_algorithms"),
 )
 
 
@@ -222,7 +310,8 @@ def load(
         _check_alone(KEYS[name], one)
     values = {name: one.value for name, one in found.items()}
     worker = {name: values.pop(name) for name in WORKER_KEYS if name in values}
-    settings = Settings(**values, worker=AsyncJobWorkerConfig(**worker))
+    face = {name: values.pop(name) for name in FACE_KEYS if name in values}
+    settings = Settings(**values, worker=AsyncJobWorkerConfig(**worker), face=HttpConfig(**face))
     return Loaded(settings, _unknown_variables(environ))
 
 

@@ -49,9 +49,6 @@ async def open_provider(
 ) -> AsyncIterator[PostgresJobProvider]:
     """A provider on the database that the settings name.
 
-    The embedded database is this program's own, so its tables are made or updated on use. A given
-    one is never changed unasked.
-
     Args:
         settings: Where the database is.
         schema: Whether the tables must be there, as this program knows them.
@@ -62,18 +59,47 @@ async def open_provider(
 
     Cancellation: starting the embedded server is waited for; then everything is closed.
     """
+    async with (
+        open_database(settings) as dsn,
+        provider_on(dsn, settings, schema=schema, call_budget=call_budget) as provider,
+    ):
+        yield provider
+
+
+@asynccontextmanager
+async def provider_on(
+    dsn: str,
+    settings: Settings,
+    *,
+    schema: bool = True,
+    call_budget: float = 5.0,
+    client_connections: int = 1,
+) -> AsyncIterator[PostgresJobProvider]:
+    """A provider on the database at `dsn`, which is the one that the settings name.
+
+    The embedded database is this program's own, so its tables are made or updated on use. A given
+    one is never changed unasked.
+
+    Args:
+        dsn: Where the database is.
+        settings: How to use it.
+        schema: Whether the tables must be there, as this program knows them.
+        call_budget: The longest one database call may take, seconds.
+        client_connections: The most connections for clients' calls.
+
+    Raises:
+        ProviderUnavailable, SchemaError: As for `run`.
+    """
     from hastetrio.postgres import PostgresJobProvider
 
-    async with (
-        _database(settings) as dsn,
-        PostgresJobProvider.open(
-            dsn,
-            call_budget=call_budget,
-            prepared_statements=settings.prepared_statements,
-            parameters_limit=settings.parameters_limit,
-            claims_limit=settings.claims_limit,
-        ) as provider,
-    ):
+    async with PostgresJobProvider.open(
+        dsn,
+        call_budget=call_budget,
+        prepared_statements=settings.prepared_statements,
+        parameters_limit=settings.parameters_limit,
+        claims_limit=settings.claims_limit,
+        client_connections=client_connections,
+    ) as provider:
         if schema and settings.embedded:
             await provider.migrate()
         elif schema:
@@ -92,7 +118,14 @@ def database_name(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[str]:
+async def open_database(settings: Settings) -> AsyncIterator[str]:
+    """Where the database is that the settings name; the embedded one runs while the block lasts.
+
+    Raises:
+        ConfigError: No database was named, or its URL cannot be understood.
+
+    Cancellation: starting the embedded server is waited for; then it is left again.
+    """
     settings.check_database()
     if not settings.embedded:
         assert settings.database_url is not None  # noqa: S101  # check_database

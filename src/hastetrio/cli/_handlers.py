@@ -24,15 +24,28 @@ _NONE: Final = (
 _logger = logging.getLogger("hastetrio.cli")
 
 
-def collect_handlers(settings: Settings) -> list[JobHandler]:
+def collect_handlers(
+    settings: Settings,
+    *,
+    public_url: str = "",
+    requires_access_token: bool = True,
+    required: bool = True,
+) -> list[JobHandler]:
     """The handlers that the settings ask for, one a kind.
 
+    Args:
+        settings: What they ask for.
+        public_url: Where results are served, unless the settings say so themselves.
+        requires_access_token: Whether clients need a token to get them there.
+        required: Whether there must be a handler.
+
     Raises:
-        ConfigError: There is none, one cannot be imported or is no handler, two are of one kind,
-            or `kinds` asks for one that is not there.
+        ConfigError: There is none though one is required, one cannot be imported or is no handler,
+            two are of one kind, or `kinds` asks for one that is not there.
     """
     by_kind: dict[str, tuple[JobHandler, str]] = {}
-    for origin, handlers in _sources(settings):
+    export = _bulk_export(settings, public_url, requires_access_token=requires_access_token)
+    for origin, handlers in _sources(settings, export):
         for kind, handler in _checked(handlers, origin).items():
             if kind in by_kind:
                 raise ConfigError(
@@ -40,23 +53,22 @@ def collect_handlers(settings: Settings) -> list[JobHandler]:
                     f"by {by_kind[kind][1]} and by {origin}"
                 )
             by_kind[kind] = (handler, origin)
-    if not by_kind:
+    if not by_kind and required:
         raise ConfigError(_NONE)
     for kind in settings.kinds:
         if kind not in by_kind:
-            known = ", ".join(sorted(by_kind))
+            known = ", ".join(sorted(by_kind)) or "none"
             raise ConfigError(f"kinds: there is no handler for {kind!r}; there is for: {known}")
     chosen = settings.kinds or tuple(by_kind)
     return [by_kind[kind][0] for kind in dict.fromkeys(chosen)]
 
 
-def _sources(settings: Settings) -> Iterable[tuple[str, Sequence[Any]]]:
+def _sources(settings: Settings, export: JobHandler | None) -> Iterable[tuple[str, Sequence[Any]]]:
     for target in settings.handlers:
         yield target, _imported(target)
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         origin = f"the entry point {entry.name!r} ({entry.value})"
         yield origin, _loaded(origin, entry.load)
-    export = _bulk_export(settings)
     if export is not None:
         yield "--export-source", [export]
 
@@ -103,7 +115,9 @@ def _checked(handlers: Sequence[Any], origin: str) -> dict[str, JobHandler]:
         raise ConfigError(f"{error} (from {origin})") from None
 
 
-def _bulk_export(settings: Settings) -> JobHandler | None:
+def _bulk_export(
+    settings: Settings, public_url: str, *, requires_access_token: bool
+) -> JobHandler | None:
     source, output = settings.export_source, settings.export_output
     if source is None and output is None:
         if settings.export_base_url is not None:
@@ -115,7 +129,18 @@ def _bulk_export(settings: Settings) -> JobHandler | None:
     if not source.is_dir():
         raise ConfigError(f"export_source: {source} is not a directory")
     from hastetrio.bulk import BulkExport
+    from hastetrio.bulk._handler import DEFAULT_BASE_URL
 
-    if settings.export_base_url is None:
-        return BulkExport(source, output, pace=settings.export_pace)
-    return BulkExport(source, output, base_url=settings.export_base_url, pace=settings.export_pace)
+    served = public_url or settings.face.public_url
+    base_url = settings.export_base_url
+    if base_url is None and served:
+        # Braces of a template are fields.
+        served = served.replace("{", "{{").replace("}", "}}").rstrip("/")
+        base_url = served + "/w/{tenant}/{project}/api/v1/fhir/r4"
+    return BulkExport(
+        source,
+        output,
+        base_url=DEFAULT_BASE_URL if base_url is None else base_url,
+        requires_access_token=requires_access_token,
+        pace=settings.export_pace,
+    )

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from hastetrio.cli._errors import FAILED
 
@@ -34,8 +34,17 @@ _OVER: Final = b"o"
 _logger = logging.getLogger("hastetrio.cli")
 
 
+class Stoppable(Protocol):
+    """What can be told to stop: first gently, the second time in a hurry."""
+
+    def stop(self) -> None:
+        """Stop, and return at once."""
+
+
 class Stopper:
-    """Stops a worker on SIGINT and SIGTERM: the first drains, the second hurries, the third ends.
+    """Stops a worker, or a server, on SIGINT and SIGTERM.
+
+    The first signal drains, the second hurries, the third ends.
 
     A handler that ignores its cancellation, or that blocks the event loop, would keep the process
     alive for ever. So a thread watches the clock from the first signal on, and ends the process
@@ -45,14 +54,16 @@ class Stopper:
     def __init__(self, config: AsyncJobWorkerConfig) -> None:
         self._config = config
         self._worker: AsyncJobWorker | None = None
+        self._parts: tuple[Stoppable, ...] = ()
         self._starting: trio.CancelScope | None = None
         self._wake_reader, self._wake_writer = os.pipe()
         # A full pipe must not block the signal handler that writes to it.
         os.set_blocking(self._wake_writer, False)
 
-    def serve(self, worker: AsyncJobWorker) -> None:
-        """From now on a signal stops `worker`."""
+    def serve(self, worker: AsyncJobWorker | None, *others: Stoppable) -> None:
+        """From now on a signal stops the others, and `worker` if there is one."""
         self._worker = worker
+        self._parts = (*others, worker) if worker is not None else others
 
     @contextmanager
     def watching(self, starting: trio.CancelScope) -> Iterator[None]:
@@ -97,20 +108,26 @@ class Stopper:
         async for number in signals:
             count += 1
             name = signal.Signals(number).name
-            if self._worker is None:
+            if not self._parts:
                 _logger.info("%s while starting: leaving", name)
                 if self._starting is not None:
                     self._starting.cancel()
                 return
             if count == 1:
                 _logger.info(
-                    "%s: no more claims; running jobs have %g s to finish, once more to hurry",
+                    "%s: no more %s have %g s to finish, once more to hurry",
                     name,
+                    "connections; requests under way"
+                    if self._worker is None
+                    else "claims; running jobs",
                     self._config.drain_timeout,
                 )
+            elif count == 2 and self._worker is None:
+                _logger.info("%s again: requests under way are cut", name)
             elif count == 2:
                 _logger.info("%s again: running jobs are cancelled and handed back", name)
-            self._worker.stop()
+            for part in self._parts:
+                part.stop()
 
     def _watch(self) -> None:
         end: float | None = None

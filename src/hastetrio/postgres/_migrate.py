@@ -98,10 +98,10 @@ async def script(dsn: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-async def check(dsn: str) -> None:
+async def check(dsn: str, *, warn: bool = True) -> None:
     """Check that this program can work with the tables; see `PostgresJobProvider.check_schema`."""
     async with _session(dsn) as connection:
-        if missing := await _missing(connection):
+        if missing := await _missing(connection, warn=warn):
             names = ", ".join(name for _, name, _ in missing)
             raise SchemaError(
                 f"the database's tables are not up to date (missing: {names}): "
@@ -109,7 +109,7 @@ async def check(dsn: str) -> None:
             )
 
 
-async def _missing(connection: TrioConnection) -> list[tuple[int, str, str]]:
+async def _missing(connection: TrioConnection, *, warn: bool = True) -> list[tuple[int, str, str]]:
     known = [(int(name[:4]), name, text) for name, text in migrations()]
     applied = await _applied(connection)
     newest = known[-1][0]
@@ -120,7 +120,7 @@ async def _missing(connection: TrioConnection) -> list[tuple[int, str, str]]:
                 "cannot work with it: upgrade this program"
             )
     newer = [entry.name for entry in applied if entry.version > newest]
-    if newer:
+    if newer and warn:
         _log.warning(
             "The database was migrated by a newer hastetrio (%s); going on, since that only adds",
             ", ".join(newer),

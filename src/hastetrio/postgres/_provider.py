@@ -114,11 +114,16 @@ class PostgresJobProvider:
             claims_limit=claims_limit,
             client_connections=client_connections,
         )
+        # Shielded until the block has ended: a worker in it that is cancelled still hands its jobs
+        # back, through these.
+        serving = trio.CancelScope(shield=True)
         try:
             async with serving_nursery() as nursery:
-                for run in provider._held.runs():
-                    await nursery.start(run)
-                yield provider
+                await nursery.start(provider._held.serve, serving)
+                try:
+                    yield provider
+                finally:
+                    serving.cancel("the provider is closed")
         finally:
             for lane in (provider._claims, provider._finishes, provider._renewals):
                 lane.close()
@@ -154,15 +159,18 @@ class PostgresJobProvider:
         """The SQL that `migrate` would run."""
         return await _migrate.script(self._dsn)
 
-    async def check_schema(self) -> None:
+    async def check_schema(self, *, warn: bool = True) -> None:
         """Check that this program can work with the database's tables.
 
-        A newer schema that only adds to this one is accepted, with a warning.
+        A newer schema that only adds to this one is accepted.
+
+        Args:
+            warn: Whether to log a warning of such a schema.
 
         Raises:
             SchemaError: It cannot; the text says what to do.
         """
-        await _migrate.check(self._dsn)
+        await _migrate.check(self._dsn, warn=warn)
 
     # Clients
 
@@ -255,10 +263,13 @@ class PostgresJobProvider:
             "before_id": before.id if before else None,
             "before_created_at": before.created_at if before else None,
         }
-        return await self._show("list_jobs", where)
+        texts = (value for value in where.values() if isinstance(value, str))
+        return await self._show("list_jobs", where) if all(map(is_text, texts)) else []
 
     async def count_live_jobs(self, tenant: str, project: str) -> int:
         """Jobs of this project that are queued or running."""
+        if not (is_text(tenant) and is_text(project)):
+            return 0
         where = {"tenant": tenant, "project": project}
         rows = await self._clients.fetch(query("count_live_jobs"), where)
         return int(rows[0][0])
