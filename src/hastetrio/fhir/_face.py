@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from hastetrio._errors import ConfigError
 from hastetrio._handler import JobHandler
+from hastetrio._http_config import HttpConfig
 from hastetrio._model import FHIR_JSON
 from hastetrio._operation import Level
 from hastetrio._outcome import Issue, IssueType, outcome_json
 from hastetrio._provider import AsyncJobProvider
 from hastetrio.fhir._callers import Authenticator
-from hastetrio._http_config import HttpConfig
 from hastetrio.fhir._places import Place
 from hastetrio.fhir._polls import PollLimiter
 

@@ -47,7 +47,7 @@ async def own_job(face: Face, place: Place, caller: Caller, id: str) -> AsyncJob
     return job
 
 
-async def status(face: Face, request: Request, place: Place, caller: Caller) -> Response:
+async def status(face: Face, _: Request, place: Place, caller: Caller) -> Response:
     """How a job stands: 202 while it is to be waited for, then its result or its failure."""
     id = place.rest[1]
     early = face.polls.wait(id, caller.submitter)
@@ -136,7 +136,7 @@ def _expires(job: AsyncJob) -> dict[str, str]:
     return {"Expires": format_datetime(job.expires_at.astimezone(UTC), usegmt=True)}
 
 
-async def cancel(face: Face, request: Request, place: Place, caller: Caller) -> Response:
+async def cancel(face: Face, _: Request, place: Place, caller: Caller) -> Response:
     """Cancel a job, or give up its result; it is gone at once."""
     id = place.rest[1]
     try:
@@ -229,10 +229,14 @@ def _position(token: str | None) -> _Position | None:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
         moment, _, id = text.partition(" ")
         created_at = datetime.fromisoformat(moment)
-        if created_at.tzinfo is None or not is_text(id):
-            raise ValueError(token)
     except (ValueError, binascii.Error):
-        raise RequestError(
-            400, IssueType.VALUE, "_after must be taken from the next link of an earlier page."
-        ) from None
+        raise _no_position() from None
+    if created_at.tzinfo is None or not is_text(id):
+        raise _no_position()
     return _Position(created_at, id)
+
+
+def _no_position() -> RequestError:
+    return RequestError(
+        400, IssueType.VALUE, "_after must be taken from the next link of an earlier page."
+    )
