@@ -96,8 +96,10 @@ CREATE INDEX IF NOT EXISTS async_jobs_expiry
 -- any, read all of it for a claim or a finish (measured: 640 ms a finish at 1M queued).
 CREATE INDEX IF NOT EXISTS async_jobs_live
   ON async_jobs (tenant, project) WHERE status IN ('accepted', 'in-progress') AND tenant >= '';
+-- For lists only, likewise: whoever looks for one job, or counts the live ones, must not walk all jobs
+-- of a project (measured: 5 ms a cancel at 50,000).
 CREATE INDEX IF NOT EXISTS async_jobs_project
-  ON async_jobs (tenant, project, created_at DESC, id DESC);
+  ON async_jobs (tenant, project, created_at DESC, id DESC) WHERE (project >= '') IS TRUE;
 
 -- Rows come and go fast: vacuum after a fixed number of dead rows, not after a share of the table.
 ALTER TABLE async_jobs SET (

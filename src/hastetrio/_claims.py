@@ -33,8 +33,9 @@ ERROR_BACKOFF: Final = 5.0
 # Wake-ups that lead to nothing cost a worker one empty claim in this many seconds.
 _WAKE_PAUSE: Final = 0.1
 
-# Seconds over which the workers that one notification wakes spread their claims.
-_WAKE_JITTER: Final = 0.002
+# Seconds to wait before the claim that a notification leads to; below zero is at once. So two
+# thirds of the workers that it wakes claim at once, and the others within 2 ms.
+_WAKE_JITTER: Final = (-0.004, 0.002)
 
 # A worker claims for at most half of its slots at once: while the one half's results are recorded,
 # the other half runs. All at once, all slots would wait for each statement (4,600 no-op jobs a
@@ -157,7 +158,7 @@ class Claims:
     async def _claim_once(self) -> None:
         woken = self._woken
         if woken:
-            await trio.sleep(random.uniform(0, _WAKE_JITTER))  # noqa: S311
+            await trio.sleep(max(random.uniform(*_WAKE_JITTER), 0.0))  # noqa: S311
             if self._stopping.is_set():
                 return
         # A wake-up from here on is about rows this claim may not see.

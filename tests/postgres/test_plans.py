@@ -56,6 +56,12 @@ def settings(large: str) -> dict[str, plans.Settings]:
     return plans.session_settings(large)
 
 
+@pytest.fixture
+def running_settings(url: str) -> dict[str, plans.Settings]:
+    """What the sessions set for themselves, by statement, in a database of this test's."""
+    return plans.session_settings(url)
+
+
 @pytest.fixture(scope="module")
 def running(large: str) -> list[tuple[str, str]]:
     """A hundred rows that run, by id and token."""
@@ -167,3 +173,27 @@ def test_every_statement_says_what_it_guarantees_and_which_index_serves_it(name:
         "async_jobs_live",
         "async_jobs_project",
     }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_job_of_a_large_project_is_found_by_its_key(
+    url: str, running_settings: dict[str, plans.Settings], mode: str
+) -> None:
+    """Not by walking the project, which a planner without statistics takes for as good."""
+    run(url, "ALTER TABLE async_jobs SET (autovacuum_enabled = false)")
+    run(
+        url,
+        "INSERT INTO async_jobs (id, tenant, project, kind, status, created_at, finished_at) "
+        "SELECT 'row-' || n, 't1', 'p1', 'kind-1', 'completed', now() - n * interval '1 s', now() "
+        "FROM generate_series(1, 40000) n",
+    )
+    where = {"id": "row-7", "tenant": "t1", "project": "p1", "submitted_by": None}
+    count = {"tenant": "t1", "project": "p1"}
+    for name, parameters in (
+        ("read_job", where),
+        ("cancel_job", where),
+        ("count_live_jobs", count),
+    ):
+        with plans.rolled_back(url, running_settings[name]) as connection:
+            reading = plans.analyze(connection, name, parameters, mode)
+        assert reading.faults((3, 3)) == [], name

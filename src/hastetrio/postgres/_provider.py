@@ -197,6 +197,10 @@ class PostgresJobProvider:
         if connection is not None:
             async with unit(connection, self._budget):
                 jobs = await creation.insert(connection)
+        elif live_limit is None:
+            # One statement is a transaction; to say so takes two round trips more.
+            async with self._clients.unit() as own:
+                jobs = await creation.insert(own)
         else:
             async with self._clients.unit() as own, own.transaction():
                 jobs = await creation.insert(own)
