@@ -29,6 +29,10 @@ bench-peers *args:
 bench-growth *args:
     python -m benchmarks.growth {{ args }}
 
+# Status polls against a server with a worker in it, and how late they make its renewals
+bench-polls *args:
+    python -m benchmarks.polls {{ args }}
+
 # Formatting, lint and types
 check:
     ruff format --check .

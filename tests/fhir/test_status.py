@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -160,7 +162,7 @@ async def test_the_end_says_until_when_it_is_kept(state: str) -> None:
     assert expires > datetime.now(UTC)
 
 
-# The note's table (docs/fhir.md, "A failed job"): what only the client can mend is no 500, which
+# As in docs/fhir.md, "A failed job": what only the client can mend is no 500, which
 # clients repeat for minutes; and none is 401, 404 or 429, which mean something else here.
 FAILED: Final = {
     400: ("invalid", "structure", "required", "value", "invariant", "code-invalid", "too-long"),
@@ -181,6 +183,15 @@ def test_every_kind_of_issue_has_a_status() -> None:
     """The table is whole, and no kind stands in it twice."""
     listed = [code for codes in FAILED.values() for code in codes]
     assert sorted(listed) == sorted(IssueType)
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    """Clients are written by it."""
+    text = (Path(__file__).parents[2] / "docs" / "fhir.md").read_text("utf-8")
+    section = text.partition("\n## A failed job\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", section, re.MULTILINE)
+    documented = {int(status): set(re.findall(r"`([\w-]+)`", codes)) for status, codes in rows}
+    assert documented == {status: set(codes) for status, codes in FAILED.items()}
 
 
 @pytest.mark.parametrize(
