@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,10 @@ def node() -> str:
     found = shutil.which("node")
     if found is None:
         pytest.skip("@medplum/core needs Node, which is not installed")
+    asked = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+    major = int(asked.stdout.strip().lstrip("v").partition(".")[0])
+    if major < 20:
+        pytest.skip(f"@medplum/core needs Node 20; this is {asked.stdout.strip()}")
     return found
 
 
