@@ -158,9 +158,10 @@ class Claims:
     async def _claim_once(self) -> None:
         woken = self._woken
         if woken:
-            await trio.sleep(max(random.uniform(*_WAKE_JITTER), 0.0))  # noqa: S311
+            await self._pause(random.uniform(*_WAKE_JITTER))  # noqa: S311
             if self._stopping.is_set():
                 return
+        restored = self._restored
         # A wake-up from here on is about rows this claim may not see.
         self._more = self._woken = self._restored = False
         limit = min(self.free, self._most)
@@ -170,7 +171,7 @@ class Claims:
             await self._back_off()
         elif taken == limit:
             self._more = True
-        elif taken == 0 and woken:
+        elif taken == 0 and woken and not restored:
             self._pause_until = trio.current_time() + _WAKE_PAUSE
 
     async def _pause(self, seconds: float) -> None:

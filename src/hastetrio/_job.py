@@ -89,7 +89,8 @@ async def run_body(held: HeldJob, body: Callable[[], Awaitable[object]]) -> Endi
     if reason is None:
         return ending
     if ending.manner in ("returned", "raised"):
-        elapsed = trio.current_time() - (held.cancelled_at or held.deadline)
+        since = held.deadline if held.cancelled_at is None else held.cancelled_at
+        elapsed = trio.current_time() - since
         log_job(_log.JOB_LATE, held.job, reason=str(reason), elapsed=elapsed)
     return attrs.evolve(ending, reason=reason)
 

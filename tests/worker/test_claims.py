@@ -321,3 +321,12 @@ async def test_statistics_say_how_the_worker_stands(rig: Rig) -> None:
         totals = worker.statistics().totals
     assert (totals.claimed, totals.completed, totals.failed) == (2, 2, 0)
     assert now.totals.completed == 0
+
+
+async def test_the_look_after_a_reconnect_delays_no_wake_up(rig: Rig) -> None:
+    """It is no answer to a notification, so the next one is followed at once, found or not."""
+    async with rig.running(handler(returning(DONE)), poll_interval=DAY):
+        await rig.until(lambda: len(rig.provider.made("claim_jobs")) >= 1)
+        begun = trio.current_time()
+        await rig.ended(await rig.create())
+        assert trio.current_time() - begun <= 0.01
