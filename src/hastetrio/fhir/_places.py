@@ -45,6 +45,9 @@ def place_of(raw_path: bytes) -> Place | None:
 
     Segments are split before they are decoded, so that an encoded slash separates nothing.
     """
+    if raw_path.lower().startswith((b"http://", b"https://")):
+        # The absolute form, which every server must accept (RFC 9112 section 3.2.2).
+        raw_path = b"/" + raw_path.split(b"/", 3)[3] if raw_path.count(b"/") > 2 else b"/"
     segments = raw_path.split(b"/")
     if segments[-1] == b"":
         segments.pop()
