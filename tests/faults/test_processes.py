@@ -35,7 +35,9 @@ async def test_a_killed_workers_jobs_run_elsewhere_within_lease_poll_and_a_secon
     """SIGKILL, and by the database's clock the jobs are another's in time, but never too soon."""
     gate = tmp_path / "gate"
     async with command(url, "gated", lease=LEASE, poll_interval=POLL) as second:
-        # Its slots are for the others' jobs: it is stopped while the first one claims.
+        # Its slots are for the others' jobs: it is stopped while the first one claims. Not in the
+        # claim it begins with: that would time out meanwhile, and be followed by a back-off.
+        await until(lambda: has_claimed(url))
         second.send(signal.SIGSTOP)
         async with command(url, "gated", lease=LEASE, poll_interval=POLL) as first:
             ids = await submit(provider, "gated", gate, 4)
@@ -53,6 +55,16 @@ async def test_a_killed_workers_jobs_run_elsewhere_within_lease_poll_and_a_secon
         assert leases[id] <= at <= killed + timedelta(seconds=LEASE + POLL + 1)
         assert f"-{second.pid}-" in token
         assert history.results(id) == [token]
+
+
+def has_claimed(url: str) -> bool:
+    """Whether a worker's claim has been answered, and none is under way."""
+    rows = run(
+        url,
+        "SELECT state FROM pg_stat_activity "
+        "WHERE datname = current_database() AND query LIKE 'WITH alone AS %'",
+    )
+    return rows == [("idle",)]
 
 
 def renewed(url: str, ids: list[str]) -> bool:
