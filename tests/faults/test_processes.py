@@ -35,9 +35,9 @@ async def test_a_killed_workers_jobs_run_elsewhere_within_lease_poll_and_a_secon
     """SIGKILL, and by the database's clock the jobs are another's in time, but never too soon."""
     gate = tmp_path / "gate"
     async with command(url, "gated", lease=LEASE, poll_interval=POLL) as second:
-        # Its slots are for the others' jobs: it is stopped while the first one claims. Not in the
-        # claim it begins with: that would time out meanwhile, and be followed by a back-off.
-        await until(lambda: has_claimed(url))
+        # Its slots are for the others' jobs: it is stopped while the first one claims. Between two
+        # statements: one under way would time out meanwhile, and be followed by a back-off.
+        await until(lambda: is_between_polls(url))
         second.send(signal.SIGSTOP)
         async with command(url, "gated", lease=LEASE, poll_interval=POLL) as first:
             ids = await submit(provider, "gated", gate, 4)
@@ -57,14 +57,15 @@ async def test_a_killed_workers_jobs_run_elsewhere_within_lease_poll_and_a_secon
         assert history.results(id) == [token]
 
 
-def has_claimed(url: str) -> bool:
-    """Whether a worker's claim has been answered, and none is under way."""
+def is_between_polls(url: str) -> bool:
+    """Whether the only worker's last claim was answered a moment ago, and the next is to come."""
     rows = run(
         url,
-        "SELECT state FROM pg_stat_activity "
-        "WHERE datname = current_database() AND query LIKE 'WITH alone AS %'",
+        "SELECT state = 'idle' AND query LIKE 'WITH alone AS %'"
+        " AND clock_timestamp() - state_change BETWEEN interval '0.05 s' AND interval '0.1 s' "
+        "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH %'",
     )
-    return rows == [("idle",)]
+    return rows == [(True,)]
 
 
 def renewed(url: str, ids: list[str]) -> bool:
