@@ -182,7 +182,10 @@ class Claims:
 
     async def _back_off(self) -> None:
         """Wait after a failed claim, unless told to stop, or that the storage is back."""
-        end = trio.current_time() + random.uniform(ERROR_BACKOFF / 2, ERROR_BACKOFF)  # noqa: S311
+        # Where leases are short a stall of a fifth of a second is a failed claim, and 5 s without
+        # another would leave a dead worker's jobs lying for several leases.
+        longest = min(ERROR_BACKOFF, self._config.lease_duration / 2)
+        end = trio.current_time() + random.uniform(longest / 2, longest)  # noqa: S311
         while not (self._stopping.is_set() or self._restored):
             left = end - trio.current_time()
             if left <= 0 or not await self._signal.wait(left):
