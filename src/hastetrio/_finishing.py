@@ -74,6 +74,9 @@ class Finishing:
                 await self._record([self._waiting.popleft() for _ in range(count)])
         finally:
             self._is_running = False
+            # Only an interrupt leaves any behind; each is still to be told.
+            while self._waiting:
+                self._start(self._alone, *self._waiting.popleft())
 
     async def _record(self, ended: Sequence[tuple[HeldJob, JobResult]]) -> None:
         finishes = []
@@ -90,13 +93,14 @@ class Finishing:
                     progress[0] if progress else None,
                 )
             )
-        answers = [False] * len(ended)
+        answers = none = [False] * len(ended)
         try:
             answers = await self._recorder.once(
-                lambda: self._provider.finish_jobs(finishes),
-                [result for _, result in ended],
-                answers,
+                lambda: self._provider.finish_jobs(finishes), [result for _, result in ended], none
             )
+            if len(answers) != len(ended):
+                # Whose answers they are cannot be told.
+                answers = none
         finally:
             for (held, result), progress, recorded in zip(ended, pending, answers, strict=True):
                 if recorded:

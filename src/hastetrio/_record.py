@@ -38,6 +38,13 @@ _MEBIBYTE: Final = 1024 * 1024
 _REFUSED: Final = partial(unstorable_outcome, "the database refuses a value in it")
 
 
+def _must_leave(error: BaseException) -> bool:
+    """Whether it is no storage's: a cancellation, an interrupt, a group that may hold one."""
+    if isinstance(error, BaseExceptionGroup):
+        return not isinstance(error, Exception)
+    return isinstance(error, (trio.Cancelled, KeyboardInterrupt, GeneratorExit))
+
+
 def _size(result: JobResult) -> int:
     return len(result.output_json or result.error_json or "")
 
@@ -82,8 +89,10 @@ class Recorder:
         try:
             with scope:
                 return await call()
-        except Exception:  # noqa: BLE001  # each result is asked about alone, and logged there
-            return unanswered
+        except BaseException as error:
+            if _must_leave(error):
+                raise
+            # Each result is asked about alone, and what goes wrong then is logged.
         finally:
             self._scopes.discard(scope)
         return unanswered
@@ -150,11 +159,11 @@ class Recorder:
             try:
                 with scope:
                     return await call()
-            except (UnstorableValue, trio.Cancelled, KeyboardInterrupt, GeneratorExit):
+            except UnstorableValue:
                 raise
             except BaseException as raised:  # whatever it is, ask again
-                if isinstance(raised, BaseExceptionGroup) and not isinstance(raised, Exception):
-                    raise  # one of the above may be in it
+                if _must_leave(raised):
+                    raise
                 error = raised
             finally:
                 self._scopes.discard(scope)
@@ -170,5 +179,7 @@ class Recorder:
         """Sleep, unless the storage may have come back, or waiting was given up."""
         with trio.CancelScope(relative_deadline=seconds) as scope:
             self._scopes.add(scope)
-            await self._restored.wait()
-        self._scopes.discard(scope)
+            try:
+                await self._restored.wait()
+            finally:
+                self._scopes.discard(scope)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 
 from hastetrio import AsyncJobStatus, JobContext, JobLease, JobOutput, UnstorableValue
+from hastetrio._provider import JobFinish
+from hastetrio.testing import RenewalKilled
 
 from .harness import DONE, HOUR, KIND, LEASE, THIRD, Rig, Runs, handler, returning
 
@@ -244,4 +248,24 @@ async def test_a_worker_that_gives_up_waits_no_longer_for_a_call_for_many(rig: R
         worker.stop()
         await rig.until(lambda: worker.statistics().held == 0)
         assert trio.current_time() - begun == pytest.approx(3, abs=0.1)
+    assert {rig.job(id).status for id in ids} == {COMPLETED}
+
+
+@pytest.mark.parametrize("wrong", ["killed", "short", "long"])
+async def test_whatever_a_call_for_many_results_does_no_worker_ends_by_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """An error that is no Exception, or an answer that fits no question: each is asked alone."""
+
+    async def finish_jobs(finishes: Sequence[JobFinish]) -> list[bool]:
+        await trio.lowlevel.checkpoint()
+        if wrong == "killed":
+            raise RenewalKilled
+        return [True] * (len(finishes) + (1 if wrong == "long" else -1))
+
+    monkeypatch.setattr(rig.provider, "finish_jobs", finish_jobs)
+    ids = await rig.create_many(3)
+    async with rig.running(handler(Runs(1)), max_concurrent_jobs=3) as worker:
+        await rig.until(lambda: worker.statistics().totals.completed == 3)
+        assert (worker.statistics().held, worker.statistics().free) == (0, 3)
     assert {rig.job(id).status for id in ids} == {COMPLETED}
