@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from hastetrio.embedded import EmbeddedPostgres
+from hastetrio.embedded import throw_away_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,19 +34,8 @@ def server() -> Iterator[str]:
     if given := os.environ.get("BENCH_SERVER"):
         yield given
         return
-    # Not under the home folder: root's is closed to the account the server runs as.
-    root = Path(tempfile.mkdtemp(prefix="hastetrio-bench-", dir="/tmp"))
-    root.chmod(0o755)
-    embedded = EmbeddedPostgres(root, options=OPTIONS)
-    try:
-        yield embedded.start()
-    finally:
-        # At once, without a checkpoint of what is thrown away.
-        if pid := embedded.server_pid():
-            os.kill(pid, signal.SIGQUIT)
-        embedded.stop()
-        embedded.wait_stopped(20)
-        shutil.rmtree(root, ignore_errors=True)
+    with throw_away_server(OPTIONS) as own:
+        yield own.start()
 
 
 @contextmanager

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import signal
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -41,21 +37,10 @@ def server_url() -> Iterator[str]:
     if given := os.environ.get("HASTETRIO_TEST_SERVER"):
         yield given
         return
-    from hastetrio.embedded import EmbeddedPostgres
+    from hastetrio.embedded import throw_away_server
 
-    # Not pytest's own folder: root's is closed to the account the server runs as.
-    root = Path(tempfile.mkdtemp(prefix="hastetrio-tests-", dir="/tmp"))
-    root.chmod(0o755)
-    server = EmbeddedPostgres(root, options=SERVER_OPTIONS)
-    try:
+    with throw_away_server(SERVER_OPTIONS) as server:
         yield server.start()
-    finally:
-        # At once, without a checkpoint of what is thrown away.
-        if pid := server.server_pid():
-            os.kill(pid, signal.SIGQUIT)
-        server.stop()
-        server.wait_stopped(20)
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _execute(url: str, statement: str) -> None:

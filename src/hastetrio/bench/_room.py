@@ -7,25 +7,20 @@ role that may not create one gets a schema, found by the search path of each ses
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import shutil
-import signal
-import tempfile
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 import psycopg
 import trio
 from psycopg import errors, sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
-from hastetrio import ConfigError, ProviderUnavailable
+from hastetrio import ProviderUnavailable
 from hastetrio.bench._plan import BenchError, Plan
-from hastetrio.embedded import EmbeddedPostgres
-from hastetrio.postgres import connect
+from hastetrio.embedded import EmbeddedPostgres, throw_away_server
+from hastetrio.postgres import check_dsn, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -67,7 +62,7 @@ async def open_server(plan: Plan) -> AsyncGenerator[str]:
     Cancellation: an embedded server is let go; one of our own is stopped, and its folder removed.
     """
     if plan.database_url is not None:
-        yield _understood(plan.database_url)
+        yield check_dsn(plan.database_url)
         return
     if plan.data_dir is not None:
         server = EmbeddedPostgres(plan.data_dir)
@@ -78,31 +73,13 @@ async def open_server(plan: Plan) -> AsyncGenerator[str]:
                 await trio.to_thread.run_sync(server.stop)
         return
     options = _ALWAYS if plan.fsync else (*_ALWAYS, *_NO_FSYNC)
-    root = _make_root()
+    server_of_our_own = throw_away_server(options)
+    server = await trio.to_thread.run_sync(server_of_our_own.__enter__)
     try:
-        server = EmbeddedPostgres(root, options=options)
-        try:
-            yield await trio.to_thread.run_sync(server.start)
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_throw_away, server)
+        yield await trio.to_thread.run_sync(server.start)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _make_root() -> Path:
-    root = Path(tempfile.mkdtemp(prefix="hastetrio-bench-"))
-    # Started by root, the server runs as another account, which must get in.
-    root.chmod(0o755)
-    return root
-
-
-def _throw_away(server: EmbeddedPostgres) -> None:
-    # At once, without a checkpoint of what is removed.
-    if pid := server.server_pid():
-        os.kill(pid, signal.SIGQUIT)
-    server.stop()
-    server.wait_stopped(_PATIENCE)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(server_of_our_own.__exit__, None, None, None)
 
 
 @asynccontextmanager
@@ -196,18 +173,6 @@ async def _drop(server: str, room: Room) -> None:
                 f"the benchmark's {room.kind} {room.name} could not be dropped ({error}): "
                 "drop it by hand"
             ) from None
-
-
-def _understood(url: str) -> str:
-    try:
-        conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        # What libpq says of it may quote the password.
-        raise ConfigError(
-            "the database URL cannot be understood; "
-            "it looks like postgresql://user:password@host:5432/database"
-        ) from None
-    return url
 
 
 def _one_line(error: BaseException) -> str:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from hastetrio._errors import ConfigError
 from hastetrio._settings import Settings
 
 if TYPE_CHECKING:
@@ -129,7 +128,9 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
     settings.check_database()
     if not settings.embedded:
         assert settings.database_url is not None  # noqa: S101  # check_database
-        yield _understood(settings.database_url)
+        from hastetrio.postgres import check_dsn
+
+        yield check_dsn(settings.database_url)
         return
     import trio
 
@@ -142,18 +143,3 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(server.stop)
-
-
-def _understood(url: str) -> str:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        # What libpq says of it may quote the password.
-        raise ConfigError(
-            "the database URL cannot be understood; "
-            "it looks like postgresql://user:password@host:5432/database"
-        ) from None
-    return url

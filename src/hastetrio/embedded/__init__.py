@@ -18,3 +18,4 @@ from hastetrio.embedded._binaries import find_binaries as find_binaries
 from hastetrio.embedded._errors import EmbeddedUnavailable as EmbeddedUnavailable
 from hastetrio.embedded._supervisor import EmbeddedPostgres as EmbeddedPostgres
 from hastetrio.embedded._supervisor import default_root as default_root
+from hastetrio.embedded._throw_away import throw_away_server as throw_away_server

@@ -6,6 +6,7 @@ bounds and shields each call; `_connection` drives psycopg with trio; `_listen` 
 """
 
 from hastetrio.postgres._connection import TrioConnection as TrioConnection
+from hastetrio.postgres._connection import check_dsn as check_dsn
 from hastetrio.postgres._connection import connect as connect
 from hastetrio.postgres._connection import display_dsn as display_dsn
 from hastetrio.postgres._overview import Holder as Holder

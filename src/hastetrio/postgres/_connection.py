@@ -19,6 +19,8 @@ import trio
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from hastetrio._errors import ConfigError
+
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGconn
@@ -200,6 +202,23 @@ def _poll(descriptor: int, wanted: int) -> int:
 def _is_port(port: object) -> bool:
     # Several hosts may have a port each, or none.
     return port is None or str(port).replace(",", "").isdecimal() or not str(port).strip(",")
+
+
+def check_dsn(dsn: str) -> str:
+    """`dsn` itself, when libpq can understand it.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # What libpq says of it may quote the password.
+        raise ConfigError(
+            "the database URL cannot be understood; "
+            "it looks like postgresql://user:password@host:5432/database"
+        ) from None
+    return dsn
 
 
 def display_dsn(dsn: str) -> str:
