@@ -17,14 +17,18 @@ def _is_alive(pid: int) -> bool:
 def test_an_error_in_the_block_takes_the_server_along() -> None:
     """Its process has ended and its folder is gone when the error arrives."""
     seen: list[tuple[Path, int]] = []
-    with pytest.raises(ZeroDivisionError), throw_away_server(["fsync=off"]) as server:
-        with psycopg.connect(server.start()) as connection:
-            assert connection.execute("SHOW fsync").fetchone() == ("off",)
-        pid = server.server_pid()
-        assert pid is not None
-        seen.append((server.root, pid))
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with throw_away_server(["fsync=off"]) as server:
+            with psycopg.connect(server.start()) as connection:
+                assert connection.execute("SHOW fsync").fetchone() == ("off",)
+            seen.append((server.root, server.server_pid() or 0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     ((root, pid),) = seen
+    assert pid
     assert not root.exists()
     assert not _is_alive(pid)
 

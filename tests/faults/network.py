@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import attrs
 import trio
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from tests.postgres.gateway import open_gateway
 
 
 @attrs.define(eq=False)
@@ -120,25 +117,6 @@ class Network:
         connection.scope.cancel()
 
 
-@asynccontextmanager
-async def open_network(url: str) -> AsyncIterator[Network]:
+def open_network(url: str) -> AbstractAsyncContextManager[Network]:
     """A network before the server at `url`, which listens on a Unix socket."""
-    parameters = conninfo_to_dict(url)
-    port = parameters.get("port") or "5432"
-    # A short path: a Unix socket's has 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="network-", dir="/tmp"))
-    name = f".s.PGSQL.{port}"
-    network = Network(
-        make_conninfo(url, host=str(folder), port=port), Path(str(parameters["host"])) / name
-    )
-    try:
-        listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        await listening.bind(str(folder / name))
-        listening.listen(50)
-        async with trio.open_nursery() as nursery:
-            listeners = [trio.SocketListener(listening)]
-            nursery.start_soon(trio.serve_listeners, network.serve, listeners)
-            yield network
-            nursery.cancel_scope.cancel()
-    finally:
-        shutil.rmtree(folder)
+    return open_gateway(url, Network)

@@ -6,15 +6,12 @@ prepared statements, settings and LISTEN among it.
 
 from __future__ import annotations
 
-import shutil
 import struct
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import trio
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from tests.postgres.gateway import open_gateway
 
 _DISCARD = b"Q" + struct.pack("!I", 16) + b"DISCARD ALL\0"
 _SYNC, _QUERY, _TERMINATE, _READY, _ERROR = b"S", b"Q", b"X", b"Z", b"E"
@@ -125,28 +122,6 @@ class Pooler:
                 return
 
 
-@asynccontextmanager
-async def open_pooler(url: str) -> AsyncIterator[Pooler]:
+def open_pooler(url: str) -> AbstractAsyncContextManager[Pooler]:
     """A pooler before the server at `url`, which listens on a Unix socket."""
-    parameters = conninfo_to_dict(url)
-    port = parameters.get("port") or "5432"
-    # A short path: a Unix socket's has 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="pooler-", dir="/tmp"))
-    name = f".s.PGSQL.{port}"
-    pooler = Pooler(
-        make_conninfo(url, host=str(folder), port=port, sslmode="disable", gssencmode="disable"),
-        Path(str(parameters["host"])) / name,
-    )
-    try:
-        listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        await listening.bind(str(folder / name))
-        listening.listen(50)
-        async with trio.open_nursery() as nursery:
-            listeners = [trio.SocketListener(listening)]
-            nursery.start_soon(trio.serve_listeners, pooler.serve, listeners)
-            yield pooler
-            nursery.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            await pooler.close()
-        shutil.rmtree(folder)
+    return open_gateway(url, Pooler, close=Pooler.close, sslmode="disable", gssencmode="disable")

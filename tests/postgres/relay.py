@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import trio
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .gateway import open_gateway
 
 
 class Relay:
@@ -76,24 +74,6 @@ class Relay:
         scope.cancel()
 
 
-@asynccontextmanager
-async def open_relay(url: str) -> AsyncIterator[Relay]:
+def open_relay(url: str) -> AbstractAsyncContextManager[Relay]:
     """A relay to the server at `url`, which listens on a Unix socket, while the block lasts."""
-    parameters = conninfo_to_dict(url)
-    port = parameters.get("port") or "5432"
-    # A short path: a Unix socket's has 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="relay-", dir="/tmp"))
-    name = f".s.PGSQL.{port}"
-    relay = Relay(
-        make_conninfo(url, host=str(folder), port=port), Path(str(parameters["host"])) / name
-    )
-    try:
-        listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        await listening.bind(str(folder / name))
-        listening.listen(50)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, relay.serve, [trio.SocketListener(listening)])
-            yield relay
-            nursery.cancel_scope.cancel()
-    finally:
-        shutil.rmtree(folder)
+    return open_gateway(url, Relay)
