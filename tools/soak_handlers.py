@@ -99,7 +99,7 @@ class SoakHandler(JobHandler):
     """Jobs of one kind of the soak."""
 
     def __init__(self, kind: str) -> None:
-        self.kind = kind  # type: ignore[misc]  # one class serves every kind
+        self.kind = kind
 
     @property
     def _records(self) -> Records:

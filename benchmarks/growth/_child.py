@@ -61,7 +61,7 @@ async def _main(order: dict[str, Any]) -> None:
     handlers = []
     for kind in order["kinds"]:
         handler = _HANDLERS[order["handler"]]()
-        handler.kind = kind  # type: ignore[misc]  # one class serves every kind
+        handler.kind = kind
         handlers.append(handler)
     config = AsyncJobWorkerConfig(**order["config"])
     async with PostgresJobProvider.open(order["url"], call_budget=config.call_budget) as provider:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from hastetrio._errors import ConfigError
 from hastetrio._model import AsyncJob, JobOutput
@@ -107,10 +107,10 @@ class JobContext:
 class JobHandler(ABC):
     """Runs the jobs of one kind. One instance serves all of them, several at a time."""
 
-    kind: ClassVar[str] = ""
+    kind: str = ""
     """The `kind` of the jobs this handler runs."""
 
-    operation: ClassVar[Operation | None] = None
+    operation: Operation | None = None
     """The FHIR operation whose kick-off starts such a job; None where there is none."""
 
     @abstractmethod
@@ -167,8 +167,8 @@ class FunctionHandler(JobHandler):
     """A handler made from an async function by `@job_handler`."""
 
     def __init__(self, kind: str, run: _Run, operation: Operation | None = None) -> None:
-        self.kind = kind  # type: ignore[misc]  # one class serves every kind made this way
-        self.operation = operation  # type: ignore[misc]  # likewise
+        self.kind = kind
+        self.operation = operation
         self._run = run
         self._expire: _Expire | None = None
         self.__doc__ = run.__doc__

@@ -38,7 +38,7 @@ class Gated(JobHandler):
     """
 
     def __init__(self, kind: str = KIND, on_start: Callable[[str], None] | None = None) -> None:
-        self.kind = kind  # type: ignore[misc]
+        self.kind = kind
         self.gate = trio.Event()
         self.running: list[str] = []
         self.ended: list[Run] = []

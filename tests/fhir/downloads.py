@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from hastetrio import AsyncJob, JobContext, JobHandler, JobOutput
 from hastetrio._operation import ResultFile
@@ -20,7 +20,7 @@ LONG: Final = b"".join(b'{"resourceType":"Patient","id":"%d"}\n' % n for n in ra
 class Files(JobHandler):
     """A handler whose files are made by the test, and which counts those that are open."""
 
-    kind: ClassVar[str] = "files"
+    kind = "files"
 
     def __init__(self, **files: bytes | Callable[[], io.BytesIO]) -> None:
         self.files = files

@@ -214,7 +214,7 @@ async def test_handlers_share_a_name_at_different_levels() -> None:
 async def test_a_handler_without_an_operation_is_not_to_be_kicked_off() -> None:
     """Its jobs come from elsewhere."""
     bare = handler("bare")
-    bare.operation = None  # type: ignore[misc]
+    bare.operation = None
     async with client(face([bare]), PREFER) as http:
         for path in ("$bare", "$work", "bare", "$"):
             assert (await http.get(f"{BASE}/{path}")).status_code == 404

@@ -48,7 +48,7 @@ class RandomHandler(JobHandler):
         clock: MockClock,
         wildness: Callable[[], float],
     ) -> None:
-        self.kind = kind  # type: ignore[misc]  # one class serves every kind
+        self.kind = kind
         self._process = process
         self._ledger = ledger
         self._rng = rng

@@ -38,7 +38,7 @@ class Sleeper(JobHandler):
     """Sleeps until the worker stops, and counts who was woken otherwise."""
 
     def __init__(self, kind: str, slots: int) -> None:
-        self.kind = kind  # type: ignore[misc]  # one instance a process
+        self.kind = kind
         self.running = 0
         self.lost = 0
         self._slots = slots

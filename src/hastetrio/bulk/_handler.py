@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import trio
@@ -69,9 +69,9 @@ class BulkExport(JobHandler):
         ConfigError: A value cannot be used; the text names it.
     """
 
-    kind: ClassVar[str] = "bulk-export"
+    kind = "bulk-export"
 
-    operation: ClassVar[Operation | None] = Operation(
+    operation = Operation(
         name="export",
         levels=[Level.SYSTEM],
         scope="system/*.rs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import Final
 from urllib.parse import quote
 
@@ -69,19 +70,18 @@ def check_operations(handlers: Iterable[JobHandler]) -> None:
     Raises:
         ConfigError: Two can.
     """
-    seen: dict[tuple[str, Level], JobHandler] = {}
-    for handler in handlers:
-        operation = handler.operation
-        for level in () if operation is None else operation.levels:
-            other = seen.setdefault((operation.name, level), handler)  # type: ignore[union-attr]
-            theirs = other.operation
-            if other is handler or operation is None or theirs is None:
-                continue
-            if not operation.types or not theirs.types or operation.types & theirs.types:
-                raise ConfigError(
-                    f"${operation.name} at {level} level starts jobs of both {other.kind!r} and "
-                    f"{handler.kind!r}: give their operations other names, levels or types"
-                )
+    declared = [(one, one.operation) for one in handlers if one.operation is not None]
+    for (first, ours), (second, theirs) in combinations(declared, 2):
+        together = ours.levels & theirs.levels
+        if ours.name != theirs.name or not together:
+            continue
+        # At system level there is no type to tell them apart.
+        alike = not ours.types or not theirs.types or ours.types & theirs.types
+        if alike or Level.SYSTEM in together:
+            raise ConfigError(
+                f"${ours.name} at {min(together)} level starts jobs of both {first.kind!r} and "
+                f"{second.kind!r}: give their operations other names, levels or types"
+            )
 
 
 def json_response(
