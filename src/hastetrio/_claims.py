@@ -1,7 +1,8 @@
 """Slots, the claim loop, and what wakes it.
 
-The loop claims for all free slots at once. It looks again at once while claims come back full,
-when a notification says that there is work, and otherwise after the poll interval.
+The loop claims for the free slots, for at most half of all at once. It looks again at once while
+claims come back full, when a notification says that there is work, and otherwise after the poll
+interval.
 """
 
 from __future__ import annotations
