@@ -64,12 +64,10 @@ async def _serve(
     *,
     task_status: trio.TaskStatus[AsyncJobWorker],
 ) -> None:
-    # A cancel stops the worker, and only then its provider: it needs that to hand its jobs back.
-    with trio.CancelScope(shield=True):
-        async with open_provider(room, plan, config) as provider, trio.open_nursery() as nursery:
-            worker = AsyncJobWorker(provider, [handler], config)
-            await nursery.start(worker.run)
-            task_status.started(worker)
+    async with open_provider(room, plan, config) as provider, trio.open_nursery() as nursery:
+        worker = AsyncJobWorker(provider, [handler], config)
+        await nursery.start(worker.run)
+        task_status.started(worker)
 
 
 async def enqueue(client: PostgresJobProvider, kind: str, count: int) -> None:
