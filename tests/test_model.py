@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import attrs
@@ -35,6 +35,7 @@ from hastetrio._outcome import OUTCOME_LIMIT, OperationOutcomeError
 unhurried = settings(deadline=None, database=None)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
 
 
 def a_job(**values: Any) -> AsyncJob:  # noqa: ANN401
@@ -52,6 +53,7 @@ def a_job(**values: Any) -> AsyncJob:  # noqa: ANN401
         "created_at": NOW,
         "updated_at": NOW,
         "expires_at": NOW,
+        "run_at": NOW,
     }
     return AsyncJob(**(given | values))
 
@@ -66,9 +68,16 @@ def test_statuses_are_the_labels_of_the_database() -> None:
 def test_a_job_has_every_column_a_server_knows() -> None:
     """The 22 columns of the table come first and in order, what the protocol adds behind them."""
     names = [field.name for field in attrs.fields(AsyncJob)]
-    assert len(names) == 24
     assert names[0] == "id"
-    assert names[21:] == ["expires_at", "finished_by", "hand_backs"]
+    assert names[21:] == [
+        "expires_at",
+        "finished_by",
+        "hand_backs",
+        "run_at",
+        "unique_key",
+        "state",
+        "attempt_errors",
+    ]
 
 
 def test_values_cannot_be_changed() -> None:
@@ -147,6 +156,18 @@ def test_a_kick_off_has_the_seeds_defaults() -> None:
         ({"max_attempts": 1001}, "max_attempts must be from 1 to 1000"),
         ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
         ({"max_attempts": True}, "max_attempts must be a whole number"),
+        ({"run_at": datetime(2026, 1, 1)}, "run_at must be a time with a zone"),  # noqa: DTZ001
+        ({"run_at": "2026-01-01T00:00:00Z"}, "run_at must be a time with a zone"),
+        ({"run_at": 60}, "run_at must be a time with a zone, not 60"),
+        ({"run_at": date(2026, 1, 1)}, "run_at must be a time with a zone"),
+        (
+            {"run_at": datetime(1969, 12, 31, tzinfo=UTC)},
+            "run_at must be in the years 1970 to 9900",
+        ),
+        ({"run_at": datetime(9901, 1, 1, tzinfo=UTC)}, "run_at must be in the years 1970 to 9900"),
+        ({"run_at": datetime(1, 1, 1, tzinfo=EAST)}, "run_at must be in the years 1970 to 9900"),
+        ({"run_at": datetime.max.replace(tzinfo=WEST)}, "run_at must be in the years 1970 to"),
+        ({"unique_key": ""}, "unique_key must not be empty; leave it out instead"),
     ],
 )
 def test_a_kick_off_that_makes_no_sense_is_refused(values: dict[str, Any], text: str) -> None:
@@ -166,6 +187,10 @@ def test_a_kick_off_that_makes_no_sense_is_refused(values: dict[str, Any], text:
         ({"request": "x" * 8193}, "request"),
         ({"claims": {"sub": "a\0"}}, "submitter"),
         ({"claims": {"sub": "x" * 1025}}, "submitter"),
+        ({"unique_key": "a\0"}, "unique_key"),
+        ({"unique_key": "\ud800"}, "unique_key"),
+        ({"unique_key": "x" * 256}, "unique_key"),
+        ({"unique_key": 7}, "unique_key"),
     ],
 )
 def test_a_kick_off_whose_texts_cannot_be_stored_is_refused(
@@ -174,6 +199,23 @@ def test_a_kick_off_whose_texts_cannot_be_stored_is_refused(
     """What no column can hold fails before anything is sent, and by name."""
     with pytest.raises(UnstorableValue, match=name):
         CreateAsyncJob(**({"kind": "k", "claims": {"sub": "a"}} | values))
+
+
+@pytest.mark.parametrize(
+    "run_at",
+    [
+        None,
+        NOW,
+        datetime(1970, 1, 1, tzinfo=EAST),
+        datetime(9900, 12, 31, 23, 59, 59, tzinfo=WEST),
+    ],
+)
+def test_a_kick_off_may_name_its_time_and_its_key(run_at: datetime | None) -> None:
+    """A time with any zone, past or to come; a key of 255 characters; by default neither."""
+    given = CreateAsyncJob(kind="k", claims={"sub": "a"}, run_at=run_at, unique_key="x" * 255)
+    assert (given.run_at, given.unique_key) == (run_at, "x" * 255)
+    plain = CreateAsyncJob(kind="k", claims={"sub": "a"})
+    assert (plain.run_at, plain.unique_key) == (None, None)
 
 
 @unhurried

@@ -57,6 +57,7 @@ _FINISH: Final = {
     "errors": _repeated("NULL::text"),
     "progress": _repeated("NULL::text"),
     "retentions": _repeated("86400::float8"),
+    "failures": _repeated("NULL::text"),
 }
 
 

@@ -14,6 +14,7 @@ new AS (
       output_content_type = NULL,
       error = NULL,
       progress = NULL,
+      attempt_errors = NULL,
       -- An adopted row may break the checks; it is put right, or nobody could cancel it.
       attempts = greatest(least(n.attempts, n.max_attempts), 0),
       max_attempts = greatest(n.max_attempts, 0),

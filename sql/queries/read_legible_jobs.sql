@@ -13,6 +13,7 @@ SELECT j.id, j.tenant, j.project, j.kind, j.status, j.request,
        least(greatest(j.created_at, first), last), least(greatest(j.updated_at, first), last),
        least(greatest(j.started_at, first), last), least(greatest(j.finished_at, first), last),
        least(greatest(j.expires_at, first), last),
-       j.finished_by, j.hand_backs
+       j.finished_by, j.hand_backs, least(greatest(j.run_at, first), last), j.unique_key,
+       'null'::jsonb, 'null'::jsonb
 FROM async_jobs j CROSS JOIN bounds
 WHERE j.id = ANY (%(ids)s::text[])

@@ -19,6 +19,10 @@ class UnstorableValue(HastetrioError):
     """This one value cannot be stored (not JSON, too large, NUL, ...). Repeating cannot help."""
 
 
+class UnstorableOutput(UnstorableValue):
+    """The output that a handler gave to `JobContext.finish` cannot be stored."""
+
+
 class LiveJobLimit(HastetrioError):
     """The project already has as many live jobs as it may.
 
@@ -32,6 +36,17 @@ class LiveJobLimit(HastetrioError):
             "wait for one to finish, or cancel one"
         )
         self.limit = limit
+
+
+class LeaseLost(HastetrioError):
+    """The job is no longer this claim's: its lease lapsed, or it was cancelled, or has expired.
+
+    Let it through: the handler's scope is cancelled, or about to be.
+    """
+
+
+class UnsupportedFeature(HastetrioError):
+    """What was asked for, this storage cannot do; the text says what can."""
 
 
 class SchemaError(HastetrioError):

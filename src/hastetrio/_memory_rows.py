@@ -10,12 +10,16 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from heapq import nsmallest
-from itertools import islice
+from itertools import islice, takewhile
+from typing import Final
 
 import attrs
 
 from hastetrio._model import AsyncJob, AsyncJobStatus, JobLease, JobResult
-from hastetrio._storable import clean_text, decode_json
+from hastetrio._storable import clean_text, decode_json, encode_json
+
+# Failed attempts that a row remembers.
+_HISTORY: Final = 10
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -47,11 +51,27 @@ class Row:
     retention: float | None = None
     finished_by: str | None = None
     hand_backs: int = 0
+    run_at: datetime
+    unique_key: str | None = None
+    state: str | None = None
+    attempt_errors: str | None = None
 
     @property
     def age(self) -> tuple[datetime, str]:
-        """What "oldest first" sorts by."""
+        """What "newest first" sorts by, from its end."""
         return self.created_at, self.id
+
+    @property
+    def turn(self) -> tuple[datetime, datetime, str]:
+        """What "due longest" sorts by."""
+        return self.run_at, self.created_at, self.id
+
+    @property
+    def key(self) -> tuple[str, str, str, str] | None:
+        """What no other live row may have; None for a row without a unique key."""
+        if self.unique_key is None:
+            return None
+        return self.tenant, self.project, self.kind, self.unique_key
 
     def is_expired(self, now: datetime) -> bool:
         """Whether the job is over because its time has passed."""
@@ -69,11 +89,23 @@ class Row:
         self.locked_by = lease.token
         self.lease_expires_at = ends
 
-    def take(self, result: JobResult, progress: str | None) -> None:
+    def take(self, result: JobResult, progress: str | None, now: datetime) -> None:
         """It was finished by whoever holds it, with `result`."""
         self.output = result.output_json
         self.output_content_type = result.content_type
         self.error = result.error_json
+        self.state = None
+        self.note(result.failure_json, progress, now)
+
+    def note(self, failure: str | None, progress: str | None, now: datetime) -> None:
+        """Its holder said how the attempt ended."""
+        if failure is not None:
+            history = [] if self.attempt_errors is None else decode_json(self.attempt_errors)
+            if not isinstance(history, list):
+                history = []
+            errors = decode_json(failure)
+            history.append({"attempt": self.attempts, "at": now.isoformat(), "errors": errors})
+            self.attempt_errors = encode_json(history[-_HISTORY:], 2**28, "the history")
         if progress is not None:
             self.progress = clean_text(progress)
         self.finished_by = self.locked_by
@@ -110,6 +142,12 @@ class Row:
             expires_at=self.expires_at,
             finished_by=self.finished_by,
             hand_backs=self.hand_backs,
+            run_at=self.run_at,
+            unique_key=self.unique_key,
+            state=None if self.state is None else decode_json(self.state),
+            attempt_errors=None
+            if self.attempt_errors is None
+            else decode_json(self.attempt_errors),
         )
 
     def check_shape(self) -> None:
@@ -146,17 +184,20 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
-        self._queued: dict[str, list[tuple[datetime, str]]] = {}
+        self._queued: dict[str, list[tuple[datetime, datetime, str]]] = {}
         self._running: dict[str, dict[str, Row]] = {}
+        self._keyed: dict[tuple[str, str, str, str], Row] = {}
 
     def add(self, row: Row) -> None:
         """Insert a row.
 
         Raises:
-            ValueError: There is one with that id.
+            ValueError: There is one with that id, or a live one with that unique key.
         """
         if row.id in self.rows:
             raise ValueError(f"there is a row with the id {row.id!r} already")
+        if row.status.is_live and row.key in self._keyed:
+            raise ValueError(f"a live job has the unique key {row.unique_key!r} already")
         self.rows[row.id] = row
         self._enter(row)
 
@@ -183,7 +224,7 @@ class Table:
 
     def live(self, tenant: str, project: str, now: datetime) -> int:
         """How many jobs of a project are queued or running and have not expired."""
-        queued = (self.rows[id] for ages in self._queued.values() for _, id in ages)
+        queued = (self.rows[id] for turns in self._queued.values() for *_, id in turns)
         return sum(
             row.tenant == tenant and row.project == project and not row.is_expired(now)
             for rows in (queued, self.running())
@@ -198,7 +239,7 @@ class Table:
         exclude: Collection[str],
         now: datetime,
     ) -> list[Row]:
-        """The oldest `limit` rows of the kinds that a claim may take.
+        """The `limit` rows of the kinds that a claim may take and that are due longest.
 
         At most `chances` of them are lapsed and on their last attempt.
         """
@@ -213,15 +254,27 @@ class Table:
         found: list[Row] = []
         last: list[Row] = []
         for kind in kinds:
-            queued = (self.rows[id] for _, id in self._queued.get(kind, ()))
+            due = takewhile(lambda turn: turn[0] <= now, self._queued.get(kind, ()))
+            queued = (self.rows[id] for *_, id in due)
             found += islice(filter(is_free, queued), limit)
             running = self._running.get(kind, {}).values()
             lapsed = [row for row in running if row.is_lapsed(now) and is_free(row)]
             found += (row for row in lapsed if row.attempts + 1 < row.max_attempts)
             ending = (row for row in lapsed if row.attempts + 1 == row.max_attempts)
             last += nsmallest(chances, ending, key=lambda row: row.lease_expires_at or now)
-        found += nsmallest(chances, last, key=lambda row: row.age)
-        return nsmallest(limit, found, key=lambda row: row.age)
+        found += nsmallest(chances, last, key=lambda row: row.turn)
+        return nsmallest(limit, found, key=lambda row: row.turn)
+
+    def unique(self, row: Row, now: datetime) -> Row | None:
+        """The live row that has the unique key of a new one; one that is over gives it up."""
+        if row.key is None:
+            return None
+        found = self._keyed.get(row.key)
+        if found is not None and found.is_expired(now):
+            del self._keyed[row.key]
+            found.unique_key = None
+            return None
+        return found
 
     def expired(self, before: datetime, now: datetime) -> list[Row]:
         """The rows that expired by `before` and that nobody holds, longest ago first."""
@@ -233,14 +286,18 @@ class Table:
         return sorted(found, key=lambda row: row.expires_at)
 
     def _enter(self, row: Row) -> None:
+        if row.key is not None and row.status.is_live:
+            self._keyed[row.key] = row
         if row.status is AsyncJobStatus.ACCEPTED:
-            insort(self._queued.setdefault(row.kind, []), row.age)
+            insort(self._queued.setdefault(row.kind, []), row.turn)
         elif row.status is AsyncJobStatus.IN_PROGRESS:
             self._running.setdefault(row.kind, {})[row.id] = row
 
     def _leave(self, row: Row) -> None:
+        if row.key is not None and self._keyed.get(row.key) is row:
+            del self._keyed[row.key]
         if row.status is AsyncJobStatus.ACCEPTED:
-            ages = self._queued[row.kind]
-            del ages[bisect_left(ages, row.age)]
+            turns = self._queued[row.kind]
+            del turns[bisect_left(turns, row.turn)]
         elif row.status is AsyncJobStatus.IN_PROGRESS:
             del self._running[row.kind][row.id]

@@ -18,6 +18,11 @@ from hastetrio._storable import check_text, decode_json, encode_json
 
 OUTPUT_LIMIT: Final = 16 * 1024 * 1024
 DAY: Final = 86400.0
+DEFAULT_ATTEMPTS: Final = 3
+
+# What may be added to a job's start, and still be a time that Python knows.
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 9900
 
 # Characters a submitter's name may have.
 SUBMITTER_LIMIT: Final = 1024
@@ -83,8 +88,11 @@ def submitter_of(claims: Json) -> str:
 class AsyncJob:
     """A job as stored: the columns of its row in `async_jobs`.
 
-    `parameters`, `claims` and `output` are left out of its printed form: claims say as whom the
-    job runs, and none of the three belongs in a log.
+    `parameters`, `claims`, `output` and `state` are left out of its printed form: claims say as
+    whom the job runs, and none of the four belongs in a log.
+
+    `attempt_errors` is the history of attempts that failed, the last ten, oldest first; each is
+    `{"attempt": number, "at": ISO time, "errors": [texts]}`.
     """
 
     id: str
@@ -111,6 +119,10 @@ class AsyncJob:
     expires_at: datetime
     finished_by: str | None = None
     hand_backs: int = 0
+    run_at: datetime
+    unique_key: str | None = None
+    state: Any = attrs.field(default=None, repr=False)
+    attempt_errors: Any = None
 
 
 @attrs.frozen(kw_only=True)
@@ -122,12 +134,15 @@ class CreateAsyncJob:
         request: The full URL of the kick-off, as the client knows it.
         parameters: Any JSON, for the handler.
         claims: The submitter's verified token claims, opaque JSON; the job runs as them.
-        retention: How long the job and its result are kept, from now and again from completion;
-            seconds.
+        retention: How long the job and its result are kept, from now (or `run_at`) and again from
+            completion; seconds.
         max_attempts: How often the job may be started, at least 1.
+        run_at: When the job may start, a time with a zone; at once if it has passed, or is None.
+        unique_key: While a job of the project and kind with this key is queued or running, creating
+            another returns that one. One that was cancelled or has expired does not count.
 
     Raises:
-        ValueError: The claims name nobody, or a number is out of range.
+        ValueError: The claims name nobody, a number is out of range, or a time has no zone.
         UnstorableValue: A text cannot be stored.
     """
 
@@ -136,7 +151,9 @@ class CreateAsyncJob:
     parameters: Any = attrs.field(factory=dict, repr=False)
     claims: Json = attrs.field(repr=False)
     retention: float = attrs.field(default=DAY)
-    max_attempts: int = 3
+    max_attempts: int = DEFAULT_ATTEMPTS
+    run_at: datetime | None = None
+    unique_key: str | None = None
 
     @property
     def submitted_by(self) -> str:
@@ -155,6 +172,18 @@ class CreateAsyncJob:
             raise ValueError(f"max_attempts must be a whole number, not {self.max_attempts!r}")  # noqa: TRY004
         if not 1 <= self.max_attempts <= 1000:
             raise ValueError(f"max_attempts must be from 1 to 1000, not {self.max_attempts}")
+        if self.run_at is not None:
+            _check_time(self.run_at)
+        if self.unique_key is not None and not check_text(self.unique_key, "unique_key", 255):
+            raise ValueError("unique_key must not be empty; leave it out instead")
+
+
+def _check_time(run_at: object) -> None:
+    if not isinstance(run_at, datetime) or run_at.utcoffset() is None:
+        raise ValueError(f"run_at must be a time with a zone, not {run_at!r}")
+    # Compared in the zone itself: the years 1 and 9999 have moments that UTC has no name for.
+    if not _FIRST_YEAR <= run_at.year <= _LAST_YEAR:
+        raise ValueError(f"run_at must be in the years {_FIRST_YEAR} to {_LAST_YEAR}")
 
 
 @attrs.frozen
@@ -216,6 +245,8 @@ class JobResult:
     output_json: str | None = attrs.field(default=None, repr=False)
     content_type: str | None = None
     error_json: str | None = None
+    failure_json: str | None = None
+    """What went wrong, for the history of attempts: a JSON array of texts."""
 
     @classmethod
     def completed(
@@ -232,15 +263,25 @@ class JobResult:
 
     @classmethod
     def failed(
-        cls, outcome: Json | OperationOutcomeError, *, limit: int = OUTCOME_LIMIT
+        cls,
+        outcome: Json | OperationOutcomeError,
+        *,
+        limit: int = OUTCOME_LIMIT,
+        failure: str | None = None,
     ) -> JobResult:
         """The job failed with `outcome`, an OperationOutcome of at most `limit` bytes.
+
+        Args:
+            outcome: For the client.
+            limit: The most bytes of its JSON.
+            failure: For the history of attempts, a JSON array of texts; see `failure_of`.
 
         Raises:
             UnstorableValue: The outcome is not JSON that can be stored, or exceeds the limit.
         """
         value = outcome.to_json() if isinstance(outcome, OperationOutcomeError) else outcome
-        return cls(AsyncJobStatus.FAILED, error_json=encode_json(value, limit, "the outcome"))
+        text = encode_json(value, limit, "the outcome")
+        return cls(AsyncJobStatus.FAILED, error_json=text, failure_json=failure)
 
     @property
     def output(self) -> Any:  # noqa: ANN401  # JSON is any value

@@ -85,6 +85,24 @@ class JobFinish:
         return len(self.result.output_json or self.result.error_json or "")
 
 
+class JobTransaction(Protocol):
+    """An open transaction in which a handler writes, and in which its job's result may go along."""
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401  # what kind it is, the storage says
+        """The connection, in the transaction."""
+
+    async def finish(self, finish: JobFinish) -> bool:
+        """Record a result in the transaction; it counts once that is committed.
+
+        Returns:
+            False if the job was not this claim's to finish.
+
+        Raises:
+            UnstorableValue: The storage refuses this result; the transaction is to be rolled back.
+        """
+
+
 class AsyncJobProvider(Protocol):
     """Storage for asynchronous jobs."""
 
@@ -92,6 +110,9 @@ class AsyncJobProvider(Protocol):
         self, tenant: str, project: str, job: CreateAsyncJob, *, live_limit: int | None = None
     ) -> AsyncJob:
         """Queue a job under a new id, and return it as stored.
+
+        With a `unique_key` that a live job of the project and kind has, nothing is queued, and that
+        job is returned: its id is the same for all who ask at once. The limit does not matter then.
 
         Args:
             tenant: The tenant the job belongs to.
@@ -113,6 +134,17 @@ class AsyncJobProvider(Protocol):
 
         Raises:
             UnstorableValue: As for `create_job`; then none was queued.
+        """
+
+    async def retry_job(
+        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
+    ) -> AsyncJob | None:
+        """Queue a failed job anew, as a job of its own: same kind, parameters, claims and limits.
+
+        The failed job stays as it is. The new one has no unique key and no saved state.
+
+        Returns:
+            The new job; None if there is no such failed job (of this submitter, where given).
         """
 
     async def read_job(
@@ -169,9 +201,9 @@ class AsyncJobProvider(Protocol):
     ) -> list[AsyncJob]:
         """Take up to `limit` claimable jobs of `kinds` under `lease`, oldest first.
 
-        Claimable is a job that is queued, or in progress with a lapsed lease, with attempts left,
-        and not expired. No two claims take the same job. A row that cannot be read is recorded as
-        failed and left out.
+        Claimable is a job that is queued and due (`run_at`), or in progress with a lapsed lease,
+        with attempts left, and not expired. Oldest is what became due first. No two claims take the
+        same job. A row that cannot be read is recorded as failed and left out.
 
         Args:
             kinds: The kinds to take.
@@ -242,6 +274,62 @@ class AsyncJobProvider(Protocol):
 
         Returns:
             False if the job was not held under that token.
+        """
+
+    async def reschedule_job(
+        self,
+        id: str,
+        lease: JobLease,
+        after: float,
+        *,
+        give_back: bool,
+        retention: float,
+        failure: str | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """Let go of a running job held under `lease.token`, to be run again later.
+
+        The job does not expire before its time: it has its retention from then on, at least. A job
+        that is left without attempts ends failed, as abandoned.
+
+        Args:
+            id: The job.
+            lease: The claim it is held under.
+            after: Seconds from now before which it is not claimed; 0 for at once.
+            give_back: Whether this attempt does not count.
+            retention: Seconds to keep it, for a job without a retention of its own.
+            failure: For the job's `attempt_errors`: a JSON array of texts.
+            progress: The last progress, if it was not recorded yet.
+
+        Returns:
+            True if the end of this claim is recorded, also for a repeat of one that was. False if
+            the job was not this claim's: cancelled, expired, or taken over.
+        """
+
+    async def save_state(self, id: str, lease: JobLease, state: str) -> bool:
+        """Keep `state`, JSON as text, with a running job held under `lease.token`.
+
+        The next attempt finds it in `AsyncJob.state`, and so does the clean-up of a job that ended
+        without a result; a finish removes it.
+
+        Returns:
+            False if the job was not this claim's to change: cancelled, expired, or taken over.
+
+        Raises:
+            UnstorableValue: The storage refuses it.
+        """
+
+    def transaction(self, id: str, lease: JobLease) -> AbstractAsyncContextManager[JobTransaction]:
+        """A transaction of the storage's own database, for a job held under `lease.token`.
+
+        Committed when the block ends while the job is still this claim's; rolled back when it is
+        not, or when an error or a cancellation leaves the block.
+
+        Raises:
+            LeaseLost: The job is no longer this claim's; nothing was done.
+            ProviderUnavailable: There is no connection; or the commit of a transaction without a
+                finish was not answered, and may have been applied.
+            UnsupportedFeature: The storage has no such transactions.
         """
 
     async def fail_abandoned_jobs(

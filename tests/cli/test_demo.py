@@ -84,6 +84,7 @@ def _story(tmp_path: Path) -> tuple[list[AsyncJob], set[str]]:
                 created_at=_NOW,
                 updated_at=_NOW,
                 expires_at=_NOW,
+                run_at=_NOW,
                 finished_by="beta-1-abcdef/1-abcdefgh",
             )
         )

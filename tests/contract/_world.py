@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
@@ -26,7 +26,7 @@ PROJECT = "main"
 KIND = "work"
 MINUTE = 60.0
 DAY = 86400.0
-JSON_COLUMNS = ("parameters", "claims", "output", "error")
+JSON_COLUMNS = ("parameters", "claims", "output", "error", "state", "attempt_errors")
 
 
 def kick_off(kind: str = KIND, *, sub: str = "ann", **values: Any) -> CreateAsyncJob:  # noqa: ANN401
@@ -55,6 +55,14 @@ class World(ABC):
     @abstractmethod
     async def row(self, id: str) -> dict[str, Any] | None:
         """The columns of a row as they are stored, whatever its state."""
+
+    @abstractmethod
+    async def moment(self, seconds: float = 0.0) -> datetime:
+        """The provider's time, `seconds` from now."""
+
+    @abstractmethod
+    def locked(self, id: str) -> AbstractAsyncContextManager[None]:
+        """A row that somebody else's transaction has locked, where there are such, meanwhile."""
 
     @abstractmethod
     def peers(self, number: int) -> AbstractAsyncContextManager[list[AsyncJobProvider]]:
@@ -131,6 +139,13 @@ class MemoryWorld(World):
             columns[name] = None if columns[name] is None else decode_json(columns[name])
         return columns | {"status": row.status.value}
 
+    async def moment(self, seconds: float = 0.0) -> datetime:
+        return self._memory._now() + timedelta(seconds=seconds)
+
+    @asynccontextmanager
+    async def locked(self, id: str) -> AsyncIterator[None]:
+        yield
+
     @asynccontextmanager
     async def peers(self, number: int) -> AsyncIterator[list[AsyncJobProvider]]:
         yield [self.provider] * number
@@ -151,6 +166,7 @@ class PostgresWorld(World):
             "started_at",
             "finished_at",
             "expires_at",
+            "run_at",
         )
         shifts = sql.SQL(", ").join(
             sql.SQL("{0} = {0} - %(passed)s").format(sql.Identifier(time)) for time in times
@@ -179,6 +195,20 @@ class PostgresWorld(World):
         rows = await self._run(sql.SQL("SELECT * FROM async_jobs WHERE id = %(id)s"), {"id": id})
         return rows[0] if rows else None
 
+    async def moment(self, seconds: float = 0.0) -> datetime:
+        (row,) = await self._run(sql.SQL("SELECT now() AS now"), {})
+        now: datetime = row["now"]
+        return now.astimezone(UTC) + timedelta(seconds=seconds)
+
+    @asynccontextmanager
+    async def locked(self, id: str) -> AsyncIterator[None]:
+        statement = "SELECT 1 FROM async_jobs WHERE id = %s FOR UPDATE"
+        # At once, in trio's thread: nobody has it locked before.
+        with psycopg.connect(self._url) as connection:
+            if connection.execute(statement, [id]).fetchone() is None:
+                raise AssertionError(f"the row {id} is gone")
+            yield
+
     @asynccontextmanager
     async def peers(self, number: int) -> AsyncIterator[list[AsyncJobProvider]]:
         from hastetrio.postgres import PostgresJobProvider
@@ -188,6 +218,17 @@ class PostgresWorld(World):
                 await stack.enter_async_context(PostgresJobProvider.open(self._url))
                 for _ in range(number)
             ]
+
+    async def waiting(self) -> int:
+        """How many sessions wait for a lock that another one has."""
+        (row,) = await self._run(
+            sql.SQL(
+                "SELECT count(*) AS sessions FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ),
+            {},
+        )
+        return int(row["sessions"])
 
     async def _run(
         self, statement: sql.SQL | sql.Composed, values: dict[str, Any]

@@ -15,7 +15,7 @@ from hastetrio._provider import AsyncJobProvider
 
 from ._ledger import Ledger, promise
 from ._pump import Pump
-from ._sides import TENANT, Side, View
+from ._sides import TENANT, Side, View, without_times
 
 Answer = TypeVar("Answer")
 Call = Callable[[AsyncJobProvider], Awaitable[Answer]]
@@ -130,8 +130,9 @@ def comparable(answer: object) -> object:
     if not isinstance(answer, AsyncJob):
         return answer
     columns: dict[str, Any] = attrs.asdict(answer)
-    for name in ("created_at", "updated_at", "expires_at"):
+    for name in ("created_at", "updated_at", "expires_at", "run_at"):
         del columns[name]
     for name in ("started_at", "finished_at", "lease_expires_at"):
         columns[name] = columns[name] is not None
+    columns["attempt_errors"] = without_times(columns["attempt_errors"])
     return columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
@@ -15,7 +16,7 @@ from hastetrio._provider import AsyncJobProvider
 
 from ._agreement import Agreement, Call
 from ._ledger import Claim, promise
-from ._sides import GRID, TENANT, given_ids
+from ._sides import GRID, TENANT, View, given_ids
 
 ALL: Final = 100
 OUTCOME: Final = {
@@ -25,6 +26,9 @@ OUTCOME: Final = {
 RETENTION: Final = 650.0
 
 _TICK: Final = 0.001
+
+# Failed attempts that a row remembers.
+_HISTORY: Final = 10
 
 # Rows that expired this close to each other may stand in any order.
 _SAME_MOMENT: Final = 10.0
@@ -38,33 +42,90 @@ class History(Agreement):
         self.unanswered: list[tuple[int, JobLease]] = []
         self._tokens = 0
         self._results = 0
+        self._drawn = 0
 
     def _new_ids(self, number: int) -> list[str]:
         # Later ids sort before earlier ones, so that "by id" and "oldest first" are apart.
-        first = len(self.ids)
+        first, self._drawn = self._drawn, self._drawn + number
         return [f"job-{999 - n}" for n in range(first, first + number)]
 
-    def _create(self, project: str, jobs: Sequence[CreateAsyncJob], live_limit: int | None) -> None:
+    def _create(
+        self,
+        project: str,
+        jobs: Sequence[CreateAsyncJob],
+        live_limit: int | None,
+        delay: float | None = None,
+    ) -> None:
         ids = self._new_ids(len(jobs))
 
         async def create(provider: AsyncJobProvider) -> list[AsyncJob]:
+            asked = jobs
+            if delay is not None:
+                run_at = moments[provider]
+                asked = [attrs.evolve(job, run_at=run_at) for job in jobs]
             with given_ids(ids):
-                if len(jobs) > 1:
-                    return await provider.create_jobs(TENANT, project, jobs)
+                if len(asked) > 1:
+                    return await provider.create_jobs(TENANT, project, asked)
                 try:
-                    job = await provider.create_job(TENANT, project, jobs[0], live_limit=live_limit)
+                    job = await provider.create_job(
+                        TENANT, project, asked[0], live_limit=live_limit
+                    )
                 except LiveJobLimit:
                     return []
                 return [job]
 
         self._tick()
+        moments = {side.provider: side.moment(delay or 0.0) for side in self.sides}
+        expected, freed = self._keyed(project, jobs, ids)
         live = sum(view.is_live for view in self._shown(project))
-        created = [job.id for job in self._ask(create)]
-        refused = live_limit is not None and live >= live_limit
-        self._count("creation refused", refused)
-        promise(created == ([] if refused else ids), "a limit counts live jobs", live, created)
-        self.ids += created
-        self._settle(created)
+        returned = [job.id for job in self._ask(create)]
+        new = [id for id in ids if id in expected]
+        if live_limit is not None and live >= live_limit and new:
+            self._count("creation refused")
+            new, expected = [], []
+        promise(
+            returned == expected,
+            "a limit counts live jobs, and a key has one",
+            live,
+            returned,
+            expected,
+        )
+        self._count("key found", len(expected) - len(new))
+        self._count("key freed", len(freed))
+        # Of the others the key is another's.
+        self.ids += new
+        self._settle([*new, *freed])
+        for view in map(self.ledger.views.__getitem__, new):
+            wanted = 0.0 if delay is None else delay
+            promise(
+                abs(view.due_left - wanted) < GRID / 2, "a new job waits for its time", view, wanted
+            )
+
+    def _keyed(
+        self, project: str, jobs: Sequence[CreateAsyncJob], ids: Sequence[str]
+    ) -> tuple[list[str], list[str]]:
+        """The ids that these jobs are to have, and those that have to give up their keys for it."""
+        expected: list[str] = []
+        freed: list[str] = []
+        holders = {
+            (view.kind, view.unique_key): view
+            for view in self.ledger.views.values()
+            if view.is_live and view.project == project and view.unique_key is not None
+        }
+        taken: dict[tuple[str, str], str] = {}
+        for id, job in zip(ids, jobs, strict=True):
+            if job.unique_key is None:
+                expected.append(id)
+                continue
+            key = job.kind, job.unique_key
+            holder = holders.get(key)
+            if holder is not None and not holder.expired:
+                expected.append(holder.id)
+                continue
+            if holder is not None and key not in taken:
+                freed.append(holder.id)
+            expected.append(taken.setdefault(key, id))
+        return expected, freed
 
     def _claim(
         self,
@@ -88,9 +149,14 @@ class History(Agreement):
             if view.kind in kinds
             and not view.expired
             and view.attempts < view.max_attempts
-            and (view.status == "accepted" or (view.status == "in-progress" and view.lapsed))
+            and (
+                (view.status == "accepted" and view.due)
+                or (view.status == "in-progress" and view.lapsed)
+            )
             and view.id not in exclude
         ]
+        # Equally long due is oldest first, as the rows are.
+        free.sort(key=attrgetter("due_left"))
         last = [view for view in free if view.lapsed and view.attempts + 1 == view.max_attempts]
         # Which of several lapsed jobs of a kind comes first is left to the provider.
         lapsed = Counter((view.kind, view in last) for view in free if view.lapsed)
@@ -106,7 +172,10 @@ class History(Agreement):
         )
         ids = [job.id for job in jobs]
         due = [view.id for view in free[:limit]]
-        promise(ids == due, "a claim takes what is claimable, oldest first", ids, due)
+        promise(ids == due, "a claim takes what is claimable, due longest first", ids, due)
+        for job in jobs:
+            state = self.ledger.facts[job.id].state
+            promise(job.state == state, "an attempt finds the state saved last", job.state, state)
         self._count("claimed", len(ids))
         self._count("claimed lapsed", sum(view.lapsed for view in free[:limit]))
         for id in ids:
@@ -175,9 +244,15 @@ class History(Agreement):
             # Each attempt to record has a result of its own: one that overwrites another shows.
             self._results += 1
             value = {"by": claim.lease.token, "number": self._results}
-            result = JobResult.completed(value) if completes else JobResult.failed(OUTCOME | value)
+            failure = json.dumps([claim.lease.token])
+            result = (
+                JobResult.completed(value)
+                if completes
+                else JobResult.failed(OUTCOME | value, failure=failure)
+            )
             return lambda p: p.finish_job(claim.job, claim.lease, result, RETENTION, progress)
 
+        claims = self._decided(claims)
         answers = self._ask_each([finish(claim) for claim in claims])
         touched = []
         for claim, answer in zip(claims, answers, strict=True):
@@ -194,8 +269,9 @@ class History(Agreement):
                 claim,
                 view,
             )
-            if may:
+            if may and view is not None:
                 touched.append(claim.job)
+                self.ledger.finished(view, [] if completes else [claim.lease.token])
             self._count(f"finish: {'recorded' if may else 'repeated' if repeats else 'refused'}")
             claim.is_over = True
         self._settle(touched)
@@ -208,6 +284,110 @@ class History(Agreement):
                 "what was answered as recorded is recorded",
                 view,
             )
+
+    def _reschedule(
+        self, claims: Sequence[Claim], after: float, *, give_back: bool, fails: bool
+    ) -> None:
+        # One that is due at once goes alone, others each have a time of their own: how those are
+        # sorted that travel together is left to the provider. Three, that all are due in 400 s.
+        claims = self._decided(claims)[: 3 if after else 1]
+        delays = [after + 100 * place for place in range(len(claims))]
+
+        def reschedule(claim: Claim, delay: float) -> Call[bool]:
+            failure = json.dumps([claim.lease.token]) if fails else None
+            return lambda p: p.reschedule_job(
+                claim.job,
+                claim.lease,
+                delay,
+                give_back=give_back,
+                retention=RETENTION,
+                failure=failure,
+                progress="later",
+            )
+
+        self._tick()
+        answers = self._ask_each(list(map(reschedule, claims, delays)))
+        touched = {}
+        for claim, delay, answer in zip(claims, delays, answers, strict=True):
+            view = self.ledger.views.get(claim.job)
+            may = repeats = False
+            if view is not None:
+                runs = view.status == "in-progress" and not view.expired
+                may = self.ledger.holds(claim) and runs
+                repeats = view.finished_by == claim.lease.token
+            promise(
+                answer == (may or repeats),
+                "the holder of a running job may have it run later, once",
+                answer,
+                claim,
+                view,
+            )
+            if may and view is not None:
+                touched[claim.job] = (claim, view, delay)
+                errors = [claim.lease.token] if fails else []
+                self.ledger.rescheduled(view, errors, give_back=give_back)
+            self._count(f"later: {'recorded' if may else 'repeated' if repeats else 'refused'}")
+            claim.is_over = True
+        self._settle(touched)
+        for id, (claim, old, delay) in touched.items():
+            view = self.ledger.views[id]
+            left = view.attempts < view.max_attempts
+            kept = RETENTION if view.retention is None else view.retention
+            promise(
+                (view.status, view.locked_by, view.finished_by, view.progress)
+                == ("accepted" if left else "failed", None, claim.lease.token, "later"),
+                "a job that is to be run later waits, or has no attempt left",
+                view,
+            )
+            promise(
+                abs(view.due_left - delay) < GRID / 2
+                and abs(view.expires_left - max(old.expires_left, delay + kept)) < GRID / 2,
+                "it waits as long as was asked, and does not expire before",
+                old,
+                view,
+            )
+            self._count(f"later: {view.status}")
+            self._count("snoozed", give_back)
+            self._count("history cut", fails and len(view.attempt_errors) == _HISTORY)
+
+    def _decided(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Those of the claims whose answers are the same in whatever order they are asked.
+
+        Only the last end of a claim is remembered: a repeat of an earlier one is recognised before
+        the job's holder ends it, and not after that.
+        """
+        held = {claim.job for claim in claims if self.ledger.holds(claim)}
+        return [
+            claim
+            for claim in claims
+            if claim.job not in held
+            or self.ledger.views[claim.job].finished_by != claim.lease.token
+        ]
+
+    def _save(self, claims: Sequence[Claim], size: int = 0) -> None:
+        def save(claim: Claim, state: object) -> Call[bool]:
+            return lambda p: p.save_state(claim.job, claim.lease, json.dumps(state))
+
+        states = []
+        for claim in claims:
+            self._results += 1
+            states.append({"of": claim.lease.token, "number": self._results, "x": "x" * size})
+        answers = self._ask_each(list(map(save, claims, states)))
+        touched = []
+        for claim, state, answer in zip(claims, states, answers, strict=True):
+            view = self.ledger.views.get(claim.job)
+            may = (
+                view is not None
+                and self.ledger.holds(claim)
+                and view.status == "in-progress"
+                and not view.expired
+            )
+            promise(answer == may, "the holder of a running job saves", answer, claim, view)
+            self._count(f"state saved: {answer}")
+            if may:
+                self.ledger.facts[claim.job].state = state
+                touched.append(claim.job)
+        self._settle(touched)
 
     def _release(self, claims: Sequence[Claim], *, give_back: bool) -> None:
         def release(claim: Claim) -> Call[bool]:
@@ -247,7 +427,11 @@ class History(Agreement):
             jobs = await provider.claim_expired_jobs(kinds, lease, limit)
             return sorted(jobs, key=lambda job: job.id)
 
-        taken = [job.id for job in self._ask(sweep)]
+        jobs = self._ask(sweep)
+        for job in jobs:
+            state = self.ledger.facts[job.id].state
+            promise(job.state == state, "a clean-up finds the state saved last", job.state, state)
+        taken = [job.id for job in jobs]
         promise(taken == ids, "a sweep takes expired rows that nobody holds", taken, ids)
         self._count("swept", len(ids))
         claims = [Claim(id, lease, worker, self.ledger.now + duration, cleans=True) for id in ids]
@@ -301,6 +485,11 @@ class History(Agreement):
     def at_work(self) -> list[Claim]:
         """The claims whose workers may count on their leases."""
         return [claim for claim in self.ledger.claims if self.ledger.is_believed(claim)]
+
+    def keyed(self) -> list[View]:
+        """The rows with a unique key, those first that have expired."""
+        rows = [view for view in self.ledger.views.values() if view.unique_key is not None]
+        return sorted(rows, key=lambda view: not view.expired)
 
     def stale(self) -> list[Claim]:
         """The claims whose lease or body is over."""

@@ -6,8 +6,9 @@ Each failure begins with the promise that was broken.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -16,6 +17,7 @@ from hastetrio._model import JobLease
 from ._sides import View
 
 _HAND_BACKS: Final = 10
+_HISTORY: Final = 10
 
 # Real time that a history on PostgreSQL takes; far less than one step of virtual time.
 _SLACK: Final = 20.0
@@ -53,6 +55,8 @@ class Fact:
     was_cancelled: bool = False
     was_expired: bool = False
     result: tuple[object, ...] | None = None
+    state: object = None
+    history: Any = None
     artefacts: set[str] = attrs.field(factory=set)
 
 
@@ -104,6 +108,29 @@ class Ledger:
             fact.hand_backs += 1
             fact.attempts -= 1
 
+    def rescheduled(self, view: View, errors: Sequence[str], *, give_back: bool) -> None:
+        """A row that was held waits for its next attempt."""
+        if give_back:
+            self.facts[view.id].attempts -= 1
+        if errors:
+            self.failed(view, errors)
+
+    def finished(self, view: View, errors: Sequence[str]) -> None:
+        """A row has its result, and no next attempt."""
+        self.facts[view.id].state = None
+        if errors:
+            self.failed(view, errors)
+
+    def cancelled(self, id: str) -> None:
+        """A client has given up a job; its state is for the clean-up."""
+        self.facts[id].history = None
+
+    def failed(self, view: View, errors: Sequence[str]) -> None:
+        """An attempt has failed; it is the one that `view` shows."""
+        fact = self.facts[view.id]
+        earlier = fact.history[1 - _HISTORY :] if isinstance(fact.history, list) else []
+        fact.history = [*earlier, {"attempt": view.attempts, "errors": [*errors]}]
+
     def check(self, views: Sequence[View], touched: Collection[str]) -> None:
         """Check every promise, now that the rows are `views`.
 
@@ -122,14 +149,17 @@ class Ledger:
             )
             if old is None:
                 self.facts[view.id] = Fact(view.attempts, view.hand_backs)
+                self.facts[view.id].history = view.attempt_errors
             self._check_shape(view)
             self._check_attempts(view)
             self._check_ending(view)
+            self._check_memory(view)
             if old is not None:
                 self._check_lease(old, view)
         for id in before.keys() - self.views.keys():
             self._check_gone(before[id], touched)
         self._check_holders()
+        self._check_keys()
         self._rows_seen_at = self.now
 
     def _check_shape(self, view: View) -> None:
@@ -195,6 +225,24 @@ class Ledger:
                 fact.result,
                 view,
             )
+
+    def _check_memory(self, view: View) -> None:
+        fact = self.facts[view.id]
+        promise(view.state == fact.state, "a state is the one saved last", fact.state, view)
+        promise(
+            view.attempt_errors == fact.history,
+            "the last ten failed attempts are kept",
+            fact.history,
+            view,
+        )
+
+    def _check_keys(self) -> None:
+        keys = Counter(
+            (view.project, view.kind, view.unique_key)
+            for view in self.views.values()
+            if view.is_live and view.unique_key is not None
+        )
+        promise(max(keys.values(), default=1) == 1, "one live job has a key", keys)
 
     def _check_lease(self, old: View, view: View) -> None:
         if old.locked_by is None or old.locked_by != view.locked_by:

@@ -13,7 +13,7 @@ from hastetrio._provider import AsyncJobProvider
 
 from ._history import ALL, OUTCOME, RETENTION, History, some
 from ._ledger import Claim, promise
-from ._sides import TENANT
+from ._sides import TENANT, given_ids
 
 MOST_JOBS: Final = 8
 WORKERS: Final = 3
@@ -36,7 +36,8 @@ limits = st.sampled_from([ALL, 1, 2])
 mostly = st.sampled_from([True, True, True, False])
 seldom = mostly.map(lambda value: not value)
 last_chances = st.sampled_from([None, 1, 0])
-deeds = st.sampled_from(["finish", "renew", "release", "delete"])
+deeds = st.sampled_from(["finish", "renew", "release", "delete", "later", "save"])
+delays = st.sampled_from([0.0, 0.0, 125.0, 25.0])
 progresses = st.sampled_from([None, "half", "most"])
 passing = st.sampled_from([100.0, 200.0, 300.0] * 3 + [400.0, 400.0, 1000.0, 700_000.0])
 new_jobs = st.builds(
@@ -45,6 +46,7 @@ new_jobs = st.builds(
     claims=st.sampled_from([{"sub": "ann"}, {"sub": "bob"}]),
     retention=st.sampled_from([1050.0, 250.0, 450.0, 5050.0]),
     max_attempts=st.sampled_from([2, 1, 3]),
+    unique_key=st.sampled_from([None, None, "nightly", "weekly"]),
 )
 foreign_rows = st.sampled_from(
     [
@@ -55,6 +57,9 @@ foreign_rows = st.sampled_from(
         {"status": "in-progress", "attempts": 3, "locked_by": "other/2", "lease_expires_at": -50.0},
         {"status": "failed", "error": OUTCOME, "expires_at": 250.0},
         {"status": "completed", "output": {"by": "other"}, "attempts": 1, "expires_at": -50.0},
+        {"status": "failed", "error": OUTCOME, "max_attempts": 0, "unique_key": "nightly"},
+        {"run_at": 125.0, "attempt_errors": {"not": "a list"}},
+        {"max_attempts": 12, "attempt_errors": [*range(12)]},
     ]
 )
 
@@ -64,7 +69,7 @@ class ProviderMachine(History):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deployed = False
+        self.deployed = self.failed_often = False
 
     # Clients
 
@@ -76,16 +81,87 @@ class ProviderMachine(History):
             self._claim(0, REGISTERED, LONGEST_LEASE, ALL, answered=True)
 
     @precondition(lambda self: len(self.ids) < MOST_JOBS)
-    @rule(project=projects, job=new_jobs, live_limit=st.sampled_from([None, None, 1, 2, 3]))
-    def create(self, project: str, job: CreateAsyncJob, live_limit: int | None) -> None:
-        """A client kicks a job off."""
-        self._create(project, [job], live_limit)
+    @rule(
+        project=projects,
+        job=new_jobs,
+        live_limit=st.sampled_from([None, None, 1, 2, 3]),
+        delay=st.sampled_from([None, None, 125.0, 325.0, -175.0]),
+    )
+    def create(
+        self,
+        project: str,
+        job: CreateAsyncJob,
+        live_limit: int | None,
+        delay: float | None = None,
+    ) -> None:
+        """A client kicks a job off, for now, for later, or for a time that has passed."""
+        self._create(project, [job], live_limit, delay)
 
     @precondition(lambda self: len(self.ids) < MOST_JOBS)
-    @rule(project=projects, jobs=st.lists(new_jobs, min_size=2, max_size=3))
-    def create_several(self, project: str, jobs: list[CreateAsyncJob]) -> None:
-        """A server queues several at once."""
-        self._create(project, jobs, None)
+    @rule(
+        project=projects,
+        jobs=st.lists(new_jobs, min_size=2, max_size=3),
+        delay=st.sampled_from([None, 225.0]),
+    )
+    def create_several(self, project: str, jobs: list[CreateAsyncJob], delay: float | None) -> None:
+        """A server queues several at once, of which some may share a key."""
+        self._create(project, jobs, None, delay)
+
+    @precondition(lambda self: len(self.ids) < MOST_JOBS and self.keyed())
+    @rule(which=which, live_limit=st.sampled_from([None, 1]))
+    def create_again(self, which: int, live_limit: int | None) -> None:
+        """A client that heard no answer, or has not looked for long, asks for the same again."""
+        keyed = self.keyed()
+        view = keyed[which % len(keyed)]
+        job = CreateAsyncJob(
+            kind=view.kind, claims={"sub": view.submitted_by or "ann"}, unique_key=view.unique_key
+        )
+        self._create(view.project, [job], live_limit)
+
+    @precondition(lambda self: len(self.ids) < MOST_JOBS and self.ids)
+    @rule(which=which, elsewhere=seldom, submitted_by=anyone)
+    def retry(self, which: int, elsewhere: bool, submitted_by: str | None) -> None:
+        """A client asks for a job again: one that failed, its own, of that project."""
+        failed = [view.id for view in self.ledger.views.values() if view.status == "failed"]
+        ids = [*failed, *self.ids]
+        id = ids[which % len(ids)]
+        view = self.ledger.views.get(id)
+        project = "main" if view is None else view.project
+        project = {"main": "side", "side": "main"}[project] if elsewhere else project
+        new = self._new_ids(1)
+
+        async def ask(provider: AsyncJobProvider) -> AsyncJob | None:
+            with given_ids(new):
+                return await provider.retry_job(TENANT, project, id, submitted_by=submitted_by)
+
+        self._tick()
+        job = self._ask(ask)
+        may = (
+            view is not None
+            and view.status == "failed"
+            and not view.expired
+            and view.project == project
+            and submitted_by in (None, view.submitted_by)
+        )
+        promise((job is not None) == may, "a job that has failed can be retried", job, view)
+        self._count(f"retried: {may}")
+        if not may or view is None:
+            self._settle([])
+            return
+        self.ids += new
+        self._settle(new)
+        made = self.ledger.views[new[0]]
+        promise(
+            (made.status, made.attempts, made.max_attempts, made.unique_key, made.state)
+            == ("accepted", 0, max(view.max_attempts, 1), None, None)
+            and made.attempt_errors is None
+            and (made.kind, made.submitted_by, made.retention)
+            == (view.kind, view.submitted_by, view.retention)
+            and made.due,
+            "a retried job is a new one with all its attempts",
+            view,
+            made,
+        )
 
     @precondition(lambda self: len(self.ids) < MOST_JOBS)
     @rule(kind=kinds, columns=foreign_rows)
@@ -123,6 +199,8 @@ class ProviderMachine(History):
                 job,
                 view,
             )
+        if may:
+            self.ledger.cancelled(id)
         self._settle([id] if may else [])
         if may:
             status = self.ledger.views[id].status
@@ -239,6 +317,26 @@ class ProviderMachine(History):
         """Bodies have unwound, and their jobs are let go of in one batch."""
         self._release(some(self.at_work(), which, number), give_back=give_back)
 
+    @precondition(lambda self: self.at_work())
+    @rule(which=which, number=number, after=delays, fails=mostly)
+    def run_again_later(self, which: int, number: int, after: float, fails: bool) -> None:
+        """Attempts have failed, and ask for another one; with delays or without, in one batch."""
+        claims = some(self.at_work(), which, number)
+        self._reschedule(claims, after, give_back=False, fails=fails)
+
+    @precondition(lambda self: self.at_work())
+    @rule(which=which, number=number, after=delays)
+    def snooze(self, which: int, number: int, after: float) -> None:
+        """What jobs wait for has not happened yet: they come again, at no cost."""
+        claims = some(self.at_work(), which, number)
+        self._reschedule(claims, after, give_back=True, fails=False)
+
+    @precondition(lambda self: self.at_work())
+    @rule(which=which, number=number, large=seldom)
+    def save(self, which: int, number: int, large: bool) -> None:
+        """Handlers leave states for their next attempts, in one batch."""
+        self._save(some(self.at_work(), which, number), 60_000 if large else 0)
+
     @precondition(lambda self: self.stale())
     @rule(which=which, number=number, deed=deeds)
     def act_late(self, which: int, number: int, deed: str) -> None:
@@ -274,6 +372,10 @@ class ProviderMachine(History):
             self._renew(claims, LONGEST_LEASE, "late", answered=True)
         elif deed == "release":
             self._release(claims, give_back=True)
+        elif deed == "later":
+            self._reschedule(claims, 125.0, give_back=False, fails=True)
+        elif deed == "save":
+            self._save(claims)
         else:
             self._delete([claim for claim in claims if claim.has_cleaned])
 
@@ -287,6 +389,17 @@ class ProviderMachine(History):
             if not claims:
                 return
             self._release(claims, give_back=True)
+
+    @precondition(lambda self: not self.failed_often)
+    @rule(worker=workers, kind=st.sampled_from(REGISTERED))
+    def fail_again_and_again(self, worker: int, kind: str) -> None:
+        """A job fails more often than it remembers, for a reason that costs it no attempt."""
+        self.failed_often = True
+        for _ in range(12):
+            claims = self._claim(worker, [kind], LONGEST_LEASE, 1, answered=True)
+            if not claims:
+                return
+            self._reschedule(claims, 0.0, give_back=True, fails=True)
 
     @precondition(lambda self: self.ledger.claims or self.unanswered)
     @rule(worker=workers)

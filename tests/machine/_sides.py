@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 from unittest.mock import patch
@@ -28,11 +28,11 @@ Answer = TypeVar("Answer")
 
 TENANT: Final = "acme"
 
-# Durations end in 50 and passing times in 00, seconds: no moment ever comes within 50 s of
-# another, and what real time adds on PostgreSQL (a second a history) decides nothing.
-GRID: Final = 50.0
+# Durations end in 50, delays in 25 and passing times in 00, seconds: no moment ever comes within
+# 25 s of another, and what real time adds on PostgreSQL (a second a history) decides nothing.
+GRID: Final = 25.0
 
-_JSON: Final = ("parameters", "claims", "output", "error")
+_JSON: Final = ("parameters", "claims", "output", "error", "state", "attempt_errors")
 _TIMES: Final = (
     "lease_expires_at",
     "created_at",
@@ -40,6 +40,7 @@ _TIMES: Final = (
     "started_at",
     "finished_at",
     "expires_at",
+    "run_at",
 )
 
 
@@ -66,12 +67,17 @@ class View:
     locked_by: str | None
     finished_by: str | None
     retention: float | None
+    unique_key: str | None
+    state: Any
+    attempt_errors: Any
     was_started: bool
     was_finished: bool
     lease_left: float | None = attrs.field(eq=_on_grid)
     expires_left: float = attrs.field(eq=_on_grid)
+    due_left: float = attrs.field(eq=_on_grid)
     lapsed: bool
     expired: bool
+    due: bool
 
     @property
     def stored(self) -> tuple[Any, ...]:
@@ -89,7 +95,7 @@ class View:
         return self.locked_by is None or self.lapsed
 
 
-_BY_TIME: Final = {"lease_left", "expires_left", "lapsed", "expired"}
+_BY_TIME: Final = {"lease_left", "expires_left", "due_left", "lapsed", "expired", "due"}
 _COLUMNS: Final = [field.name for field in attrs.fields(View)]
 _SHARED: Final = {"started_at", "finished_at"} | {*_COLUMNS} & {
     field.name for field in attrs.fields(Row)
@@ -126,6 +132,10 @@ class Side(ABC):
     @abstractmethod
     def views(self) -> list[View]:
         """All rows, oldest first."""
+
+    @abstractmethod
+    def moment(self, seconds: float) -> datetime:
+        """The provider's time, so many seconds from now."""
 
     @abstractmethod
     def pass_time(self, seconds: float) -> None:
@@ -168,6 +178,8 @@ class MemorySide(Side):
                         "lease_left": row.lease_expires_at
                         and (row.lease_expires_at - now).total_seconds(),
                         "expires_left": (row.expires_at - now).total_seconds(),
+                        "due_left": (row.run_at - now).total_seconds(),
+                        "due": row.run_at <= now,
                         "lapsed": row.is_lapsed(now),
                         "expired": row.is_expired(now),
                     }
@@ -176,6 +188,12 @@ class MemorySide(Side):
             ]
 
         return self._pump.run(views)
+
+    def moment(self, seconds: float) -> datetime:
+        async def now() -> datetime:
+            return self._memory._now()
+
+        return self._pump.run(now) + timedelta(seconds=seconds)
 
     def pass_time(self, seconds: float) -> None:
         """Its time is the pump's."""
@@ -190,6 +208,7 @@ class PostgresSide(Side):
         SELECT *, status::text AS status, extract(epoch FROM retention)::float8 AS retention,
                extract(epoch FROM lease_expires_at - now())::float8 AS lease_left,
                extract(epoch FROM expires_at - now())::float8 AS expires_left,
+               extract(epoch FROM run_at - now())::float8 AS due_left, run_at <= now() AS due,
                coalesce(lease_expires_at < now(), false) AS lapsed, expires_at <= now() AS expired
         FROM async_jobs ORDER BY created_at, id"""
 
@@ -226,6 +245,12 @@ class PostgresSide(Side):
         with self._connection.cursor(row_factory=dict_row) as cursor:
             return [_view(row) for row in cursor.execute(self._ROWS.encode())]
 
+    def moment(self, seconds: float) -> datetime:
+        row = self._connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        now: datetime = row[0]
+        return now + timedelta(seconds=seconds)
+
     def pass_time(self, seconds: float) -> None:
         self._connection.execute(self._shift, {"passed": timedelta(seconds=seconds)})
 
@@ -239,13 +264,27 @@ def given_ids(ids: Sequence[str]) -> Iterator[None]:
         return next(source)
 
     with (
-        patch("hastetrio.memory.generate_job_id", next_id),
+        patch("hastetrio._memory_clients.generate_job_id", next_id),
         patch("hastetrio.postgres._create.generate_job_id", next_id),
+        patch("hastetrio.postgres._clients.generate_job_id", next_id),
     ):
         yield
 
 
+def without_times(history: object) -> object:
+    """A history of attempts, without when each of them was."""
+    if not isinstance(history, list):
+        return history
+    return [
+        {name: value for name, value in entry.items() if name != "at"}
+        if isinstance(entry, dict)
+        else entry
+        for entry in history
+    ]
+
+
 def _view(row: dict[str, Any]) -> View:
+    row["attempt_errors"] = without_times(row["attempt_errors"])
     return View(
         was_started=row["started_at"] is not None,
         was_finished=row["finished_at"] is not None,

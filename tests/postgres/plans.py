@@ -80,6 +80,9 @@ def parameters(running: Sequence[tuple[str, str]], limit: int = 20) -> dict[str,
             "submitters": ["ann", "ann"],
             "retentions": [60.0, 60.0],
             "max_attempts": [3, 3],
+            "run_ats": [None, "2030-01-01 00:00+00"],
+            "unique_keys": [None, "key-1"],
+            "places": [0, 1],
         },
         "delete_expired_jobs": {"ids": ids, "tokens": tokens},
         "delete_orphans": {"limit": 100},
@@ -94,8 +97,16 @@ def parameters(running: Sequence[tuple[str, str]], limit: int = 20) -> dict[str,
             "errors": texts,
             "progress": texts,
             "retentions": [60.0] * len(ids),
+            "failures": ['["it broke"]'] * len(ids),
         },
         "forget_claim": {"token": TOKEN},
+        "free_unique_keys": {
+            "tenant": "t1",
+            "project": "p1",
+            "kinds": KINDS[:1],
+            "unique_keys": ["key-1"],
+        },
+        "keep_claim": {"id": (ids or [""])[0], "token": (tokens or [""])[0]},
         "list_jobs": {
             "tenant": "t1",
             "project": "p1",
@@ -107,6 +118,24 @@ def parameters(running: Sequence[tuple[str, str]], limit: int = 20) -> dict[str,
             "before_created_at": None,
         },
         "read_legible_jobs": {"ids": ids[:3]},
+        "read_unique_jobs": {
+            "tenant": "t1",
+            "project": "p1",
+            "kinds": KINDS[:1],
+            "unique_keys": ["key-1"],
+        },
+        "reschedule_jobs": {
+            "ids": ids,
+            "tokens": tokens,
+            "afters": [60.0] * len(ids),
+            "give_back": [False] * len(ids),
+            "failures": ['["it broke"]'] * len(ids),
+            "progress": texts,
+            "retentions": [60.0] * len(ids),
+            "outcome": "{}",
+        },
+        "retry_job": {**one, "new_id": "new-1", "submitted_by": None},
+        "save_states": {"ids": ids, "tokens": tokens, "states": ["{}"] * len(ids)},
         "read_job": {**one, "submitted_by": None},
         "release_jobs": {
             "ids": ids,
@@ -123,6 +152,7 @@ def parameters(running: Sequence[tuple[str, str]], limit: int = 20) -> dict[str,
             "progress": ["some"] * len(ids),
         },
         "state_of_jobs": {"ids": ids, "tokens": tokens},
+        "was_recorded": {"id": (ids or [""])[0], "token": (tokens or [""])[0]},
     }
 
 
@@ -133,10 +163,16 @@ CLIENT_STATEMENTS = {
     "cancel_job",
     "count_live_jobs",
     "create_jobs",
+    "free_unique_keys",
     "list_jobs",
     "read_job",
     "read_legible_jobs",
+    "read_unique_jobs",
+    "retry_job",
 }
+
+# Sent on the connections of handlers' transactions, which keep the database's own settings.
+HANDLER_STATEMENTS = {"keep_claim", "was_recorded"}
 
 
 @attrs.frozen
@@ -167,6 +203,11 @@ class Size:
             "create_jobs": parameters.get("live_limit", 0),
             "forget_claim": self.running + self.lapsed,
             "read_job": 1.0,
+            "keep_claim": 1.0,
+            "was_recorded": 1.0,
+            "retry_job": 1.0,
+            "read_unique_jobs": 1.0,
+            "free_unique_keys": 3.0,
         }
         return by_name.get(name, 2 * (rows + limit)), rows or limit
 
@@ -264,7 +305,8 @@ def session_settings(url: str) -> dict[str, Settings]:
             return worker, client
 
     worker, client = trio.run(both)
-    return {name: client if name in CLIENT_STATEMENTS else worker for name in NAMES}
+    settings = {name: client if name in CLIENT_STATEMENTS else worker for name in NAMES}
+    return settings | {name: [] for name in HANDLER_STATEMENTS}
 
 
 @attrs.frozen

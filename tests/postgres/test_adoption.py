@@ -202,6 +202,46 @@ async def test_broken_rows_expire_like_all_others(
     assert run(adopted_url, "SELECT id FROM async_jobs") == []
 
 
+async def test_the_backlog_of_a_haste_server_keeps_its_order(
+    adopted_url: str,
+) -> None:
+    """What the server queued is claimed oldest first, and before what is queued after that."""
+    run(adopted_url, "DELETE FROM async_jobs")
+    ages = [5, 100, 20, 3000]
+    ids = {age: insert(adopted_url, created_at=f"now() - interval '{age} seconds'") for age in ages}
+    async with PostgresJobProvider.open(adopted_url) as provider:
+        await provider.migrate()
+        # The server goes on, and says when it made a row, by a clock of its own.
+        late = insert(adopted_url, created_at="now() - interval '1 hour'")
+        new = await provider.create_job(TENANT, PROJECT, kick_off())
+        claimed = await provider.claim_jobs([KIND], new_lease(), 10)
+    oldest_first = [ids[age] for age in sorted(ages, reverse=True)]
+    assert [job.id for job in claimed] == [*oldest_first, late, new.id]
+
+
+async def test_an_old_row_can_be_run_again_later(
+    adopted: PostgresJobProvider, adopted_url: str
+) -> None:
+    """Whatever is wrong with other rows, what was claimed can wait, for the worker's retention."""
+    lease = new_lease()
+    claimed = [job.id for job in await adopted.claim_jobs([KIND], lease, 100)]
+    assert "queued" in claimed
+    assert "lapsed" in claimed
+    for id in claimed:
+        assert await adopted.save_state(id, lease, '{"page": 1}')
+        assert await adopted.reschedule_job(
+            id, lease, 7 * 86400, give_back=False, retention=60, failure='["no"]'
+        )
+    assert set(statuses(adopted_url, claimed)) <= {"accepted", "failed"}
+    rows = run(
+        adopted_url,
+        "SELECT expires_at - run_at, attempt_errors -> 0 -> 'errors' FROM async_jobs"
+        " WHERE id = ANY (%s)",
+        [claimed],
+    )
+    assert {(kept.total_seconds(), *errors) for kept, errors in rows} == {(60.0, "no")}
+
+
 async def test_every_old_row_can_be_cancelled(
     adopted: PostgresJobProvider, adopted_url: str
 ) -> None:

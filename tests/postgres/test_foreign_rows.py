@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from hastetrio import AsyncJob, AsyncJobWorker, AsyncJobWorkerConfig, job_handler
+from hastetrio._context import JobContext
 from hastetrio._errors import UnstorableValue
-from hastetrio._handler import JobContext
 from hastetrio._model import JobOutput, JobResult
 from hastetrio._outcome import abandoned_outcome
 from hastetrio.postgres import PostgresJobProvider

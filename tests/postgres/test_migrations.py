@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from hastetrio._errors import ProviderUnavailable, SchemaError
+from hastetrio._model import JobResult, LeaseRenewal
 from hastetrio._sql import migrations
 from hastetrio.postgres import PostgresJobProvider
 
-from .harness import kick_off, run, value
+from .harness import KIND, PROJECT, TENANT, insert, kick_off, new_lease, run, value
 
 NAMES = [name for name, _ in migrations()]
 
@@ -70,6 +71,72 @@ async def test_a_fresh_database_is_migrated_once_and_then_works(schema_url: str)
         await provider.create_job("acme", "main", kick_off())
     assert catalogue(schema_url) == first
     assert all(row[3] == "True" or row[3] == "true" for row in first if row[0] == "constraint")
+
+
+async def migrate_first(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Migrate as the first release did."""
+    from hastetrio.postgres import _migrate
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_migrate, "migrations", lambda: migrations()[:1])
+        assert await migrate(url) == NAMES[:1]
+
+
+async def test_a_queue_of_the_first_release_goes_on_in_its_order(
+    schema_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is changed, what waited is claimed oldest first, and then what comes after."""
+    await migrate_first(schema_url, monkeypatch)
+    ages = [30, 10, 50, 20, 40]
+    ids = {age: insert(schema_url, created_at=f"now() - interval '{age} s'") for age in ages}
+    insert(schema_url, status="'completed'", output="'{}'", attempts="1")
+    columns = run(
+        schema_url,
+        "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
+        " WHERE attrelid = 'async_jobs'::regclass AND attnum > 0",
+    )[0][0]
+    rows = f"SELECT {columns}, xmin, ctid FROM async_jobs ORDER BY id"  # noqa: S608
+    before = run(schema_url, rows)
+    assert await migrate(schema_url) == NAMES[1:]
+    assert run(schema_url, rows) == before
+    async with PostgresJobProvider.open(schema_url) as provider:
+        new = await provider.create_job(TENANT, PROJECT, kick_off())
+        overdue = insert(schema_url, run_at="now() - interval '1 day'")
+        claimed = await provider.claim_jobs([KIND], new_lease(), 10)
+    oldest_first = [ids[age] for age in sorted(ages, reverse=True)]
+    assert [job.id for job in claimed] == [overdue, *oldest_first, new.id]
+    nothing = {(job.unique_key, job.state, job.attempt_errors) for job in claimed}
+    assert nothing == {(None, None, None)}
+
+
+async def test_a_job_that_runs_meanwhile_is_finished_under_its_old_claim(
+    schema_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that began before the migration renews and records after it, as does its zombie."""
+    await migrate_first(schema_url, monkeypatch)
+    lease = new_lease()
+    held = {
+        "status": "'in-progress'",
+        "attempts": "1",
+        "locked_by": f"'{lease.token}'",
+        "lease_expires_at": "now() + interval '1 minute'",
+    }
+    done, later, lapsed = (insert(schema_url, **held) for _ in range(3))
+    assert await migrate(schema_url) == NAMES[1:]
+    async with PostgresJobProvider.open(schema_url) as provider:
+        assert await provider.renew_lease(done, lease) is LeaseRenewal.RENEWED
+        assert await provider.finish_job(done, lease, JobResult.completed(1), 60)
+        assert await provider.reschedule_job(
+            later, lease, 0, give_back=False, retention=60, failure='["no"]'
+        )
+        run(
+            schema_url,
+            "UPDATE async_jobs SET lease_expires_at = now() - interval '1 s'"
+            " WHERE lease_expires_at IS NOT NULL",
+        )
+        taken = await provider.claim_jobs([KIND], new_lease(), 10)
+        assert {job.id for job in taken} == {later, lapsed}
+        assert not await provider.finish_job(lapsed, lease, JobResult.completed(1), 60)
 
 
 async def test_two_migrations_at_once_apply_each_migration_once(schema_url: str) -> None:
@@ -209,6 +276,8 @@ async def test_by_hand_tenant_project_and_kind_are_enough(url: str) -> None:
     assert job is not None
     assert (job.attempts, job.max_attempts, job.parameters, job.claims) == (0, 3, {}, {})
     assert (job.expires_at - job.created_at).total_seconds() == 86400
+    assert job.run_at == job.created_at
+    assert (job.unique_key, job.state, job.attempt_errors) == (None, None, None)
 
 
 async def test_a_server_that_knows_only_the_22_columns_inserts_unchanged(url: str) -> None:
@@ -226,7 +295,10 @@ async def test_a_server_that_knows_only_the_22_columns_inserts_unchanged(url: st
     )
     async with PostgresJobProvider.open(url) as provider:
         job = await provider.read_job("acme", "main", "-Server made/1")
+        claimed = await provider.claim_jobs([KIND], new_lease(), 10)
     assert job is not None
+    assert [one.id for one in claimed] == [job.id]
+    assert job.run_at == job.created_at
     assert (job.max_attempts, job.request, job.hand_backs) == (5, "https://x/$export", 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import trio
@@ -96,6 +97,49 @@ async def test_a_hand_back_and_a_forgotten_claim_wake(
             else:
                 assert await provider.release_job(job.id, lease)
             assert await rest(events, url) == [JobQueued(KIND)]
+
+
+async def test_a_job_that_waits_for_its_time_wakes_nobody(
+    provider: PostgresJobProvider, url: str
+) -> None:
+    """However it came to wait; one that is due among those that wait does."""
+    async with watching(provider, KIND, "other", "the end") as events:
+        later = kick_off(run_at=datetime.now(UTC) + timedelta(hours=1))
+        await provider.create_job(TENANT, PROJECT, later)
+        await provider.create_jobs(TENANT, PROJECT, [later, later])
+        insert(url, run_at="now() + interval '1 second'")
+        assert await rest(events, url) == []
+        await provider.create_jobs(TENANT, PROJECT, [later, kick_off("other"), later])
+        assert await rest(events, url) == [JobQueued("other")]
+        insert(url, run_at="now()")
+        assert await rest(events, url) == [JobQueued(KIND)]
+        insert(url, run_at="now() - interval '1 day'")
+        assert await rest(events, url) == [JobQueued(KIND)]
+
+
+async def test_a_job_that_runs_again_wakes_when_it_is_due_at_once(
+    provider: PostgresJobProvider, url: str
+) -> None:
+    """With a delay, it is nobody's yet; and a job that fails for want of attempts never is."""
+    async with watching(provider, KIND, "the end") as events:
+        job = await provider.create_job(TENANT, PROJECT, kick_off(max_attempts=2))
+        assert await rest(events, url) == [JobQueued(KIND)]
+        for after, give_back, heard in (
+            (60, True, []),
+            (0, True, [JobQueued(KIND)]),
+            (0, False, [JobQueued(KIND)]),
+            (0, False, []),
+        ):
+            run(url, "UPDATE async_jobs SET run_at = now() - interval '1 second'")
+            lease = new_lease()
+            assert len(await provider.claim_jobs([KIND], lease, 1)) == 1
+            assert await rest(events, url) == []
+            assert await provider.reschedule_job(
+                job.id, lease, after, give_back=give_back, retention=60
+            )
+            assert await rest(events, url) == heard
+        assert await provider.retry_job(TENANT, PROJECT, job.id) is not None
+        assert await rest(events, url) == [JobQueued(KIND)]
 
 
 async def test_a_cancel_of_a_running_job_is_heard_by_everybody(

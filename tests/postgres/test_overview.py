@@ -1,4 +1,4 @@
-"""What `overview` says about the transaction that holds back vacuum."""
+"""What `overview` says about what waits, and the transaction that holds back vacuum."""
 
 from __future__ import annotations
 
@@ -30,6 +30,33 @@ def let_transactions_pass(url: str) -> None:
     """Others begin and end, so that what was open before is older than whatever begins now."""
     for _ in range(3):
         insert(url)
+
+
+async def test_jobs_that_wait_for_their_time_are_counted_apart(url: str) -> None:
+    """They are queued, and nobody is to be woken, or added, for them."""
+    for _ in range(3):
+        insert(url, run_at="now() + interval '1 hour'", created_at="now() - interval '2 days'")
+    insert(url, run_at="now() - interval '100 s'", created_at="now() - interval '1 day'")
+    insert(url, run_at="now() - interval '50 s'")
+    insert(url, "later", run_at="now() + interval '1 hour'")
+    insert(url, "at once")
+    # Neither what is over, nor what runs or ran, waits for anything.
+    insert(url, "over", run_at="now() + interval '1 hour'", expires_at="now()")
+    insert(url, "done", status="'completed'", run_at="now() + interval '1 hour'")
+    async with PostgresJobProvider.open(url) as provider:
+        overview = await provider.overview()
+    waiting = {one.kind: one for one in overview.waiting}
+    assert set(waiting) == {"work", "later", "at once"}
+    assert (waiting["work"].count, waiting["work"].delayed) == (2, 3)
+    assert 100 <= waiting["work"].oldest_seconds < 200
+    assert (waiting["later"].count, waiting["later"].delayed) == (0, 1)
+    assert waiting["later"].oldest_seconds == 0
+    assert (waiting["at once"].count, waiting["at once"].delayed) == (1, 0)
+    assert waiting["at once"].oldest_seconds < 100
+    # A kind that only waits for its time lacks no worker.
+    assert sorted(overview.unserved) == ["at once", "work"]
+    counts = {(one.status.value, one.kind): one.count for one in overview.counts}
+    assert counts[("accepted", "work")] == 5
 
 
 async def oldest(url: str) -> OldestTransaction | None:

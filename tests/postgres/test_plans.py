@@ -167,19 +167,84 @@ def test_every_statement_says_what_it_guarantees_and_which_index_serves_it(name:
     assert rest
     indexes = set(re.findall(r"async_jobs_\w+", second))
     assert indexes <= {
-        "async_jobs_queue",
+        "async_jobs_due",
         "async_jobs_running",
         "async_jobs_expiry",
         "async_jobs_live",
         "async_jobs_project",
+        "async_jobs_unique_key",
     }
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_a_claim_reads_no_job_that_waits_for_its_time(
+    database_url: str, running_settings: dict[str, plans.Settings], known: bool
+) -> None:
+    """Tens of thousands in front, older than what is due, cost it nothing."""
+    # Statistics outlive a TRUNCATE: the shared database is to have none.
+    url = database_url
+    run(url, "ALTER TABLE async_jobs SET (autovacuum_enabled = false)")
+    run(
+        url,
+        "INSERT INTO async_jobs (id, tenant, project, kind, created_at, run_at) "
+        "SELECT 'row-' || n, 't1', 'p1', 'kind-' || n % 2, now() - interval '1 day', "
+        "now() + interval '1 hour' + n * interval '1 s' FROM generate_series(1, 30000) n",
+    )
+    due = [insert(url, f"kind-{n % 2}") for n in range(10)]
+    if known:
+        run(url, "ANALYZE async_jobs")
+    size = plans.Size(queued=len(due), finished=0, running=0, lapsed=0)
+    for kinds in (["kind-0"], ["kind-0", "kind-1"], ["kind-0", "kind-1", "none"]):
+        parameters = claim(kinds, 5)
+        for mode in MODES:
+            with plans.rolled_back(url, running_settings["claim_jobs"]) as connection:
+                reading = plans.analyze(connection, "claim_jobs", parameters, mode)
+            assert reading.faults(size.bounds("claim_jobs", parameters)) == [], (kinds, mode)
+    run(url, "UPDATE async_jobs SET run_at = now() + interval '1 hour' WHERE id = ANY (%s)", [due])
+    for mode in MODES:
+        with plans.rolled_back(url, running_settings["claim_jobs"]) as connection:
+            reading = plans.analyze(connection, "claim_jobs", claim(["kind-0", "kind-1"], 5), mode)
+        # Where nothing is due, nothing is read.
+        assert reading.faults((0, 0)) == [], mode
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_a_unique_key_is_found_among_tens_of_thousands(
+    database_url: str, running_settings: dict[str, plans.Settings], known: bool
+) -> None:
+    """Of one project and kind, live and over; a new job's statements read only its own."""
+    url = database_url
+    run(url, "ALTER TABLE async_jobs SET (autovacuum_enabled = false)")
+    run(
+        url,
+        "INSERT INTO async_jobs (tenant, project, kind, unique_key, status, expires_at) "
+        "SELECT 't1', 'p1', 'kind-1', 'key-' || n / 2, "
+        "CASE n % 2 WHEN 0 THEN 'accepted' ELSE 'completed' END::async_job_status, "
+        "now() + (n - 1000) * interval '1 s' FROM generate_series(2, 30001) n",
+    )
+    if known:
+        run(url, "ANALYZE async_jobs")
+    where = {"tenant": "t1", "project": "p1", "kinds": ["kind-1"], "unique_keys": ["key-7000"]}
+    over = where | {"unique_keys": ["key-7"]}
+    for name, parameters, most in (
+        ("read_unique_jobs", where, 1),
+        ("free_unique_keys", where, 1),
+        ("read_unique_jobs", over, 1),
+        ("free_unique_keys", over, 3),
+    ):
+        for mode in MODES:
+            with plans.rolled_back(url, running_settings[name]) as connection:
+                reading = plans.analyze(connection, name, parameters, mode)
+            assert reading.looks
+            assert reading.faults((most, most)) == [], (name, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_job_of_a_large_project_is_found_by_its_key(
-    url: str, running_settings: dict[str, plans.Settings], mode: str
+    database_url: str, running_settings: dict[str, plans.Settings], mode: str
 ) -> None:
     """Not by walking the project, which a planner without statistics takes for as good."""
+    url = database_url
     run(url, "ALTER TABLE async_jobs SET (autovacuum_enabled = false)")
     run(
         url,

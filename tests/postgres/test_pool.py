@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
-from hastetrio import LeaseRenewal, ProviderUnavailable
+from hastetrio import ConfigError, LeaseRenewal, ProviderUnavailable
 from hastetrio.postgres import PostgresJobProvider
 from hastetrio.postgres._pool import LanePool
 
@@ -91,3 +93,12 @@ async def test_a_cancelled_client_gives_its_turn_back(url: str) -> None:
                 await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
         assert await provider.count_live_jobs(TENANT, PROJECT) == 1
+
+
+@pytest.mark.parametrize("name", ["client_connections", "transaction_connections"])
+async def test_a_provider_without_connections_is_refused(url: str, name: str) -> None:
+    """Whoever waited for one of none would wait for ever."""
+    numbers: dict[str, Any] = {name: 0}
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1, not 0"):
+        async with PostgresJobProvider.open(url, **numbers):
+            pass

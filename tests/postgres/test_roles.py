@@ -12,8 +12,8 @@ import trio
 from psycopg.conninfo import make_conninfo
 
 from hastetrio import AsyncJobWorker, AsyncJobWorkerConfig, job_handler
+from hastetrio._context import JobContext
 from hastetrio._errors import ProviderUnavailable
-from hastetrio._handler import JobContext
 from hastetrio._model import JobOutput
 from hastetrio._provider import WatchRestored
 from hastetrio.postgres import PostgresJobProvider

@@ -15,7 +15,12 @@ from hastetrio import (
     JobHandler,
     JobOutput,
     OperationOutcomeError,
+    RetryLater,
+    RetryPolicy,
+    Snooze,
 )
+from hastetrio._errors import LeaseLost
+from hastetrio._handler import HandlerOutput
 from hastetrio._maintenance import CLEANUP_TIMEOUT
 
 from .book import Body
@@ -55,14 +60,24 @@ class RandomHandler(JobHandler):
         self._clock = clock
         self._wildness = wildness
         self._lease = process.config.lease_duration
+        if rng.random() < 0.5:
+            # Of the errors of `_error`, one is tried again.
+            self.retries = RetryPolicy(
+                attempts=rng.choice((2, 3, 5)),
+                first=self._lease * rng.choice((0.0, 0.1, 1.0)),
+                cap=self._lease * 2,
+                on=ValueError,
+            )
 
-    async def run(self, context: JobContext) -> JobOutput:
+    async def run(self, context: JobContext) -> HandlerOutput:
         """Do what comes up."""
         body = self._ledger.begin(self._process, context.job, context)
         try:
             for _ in range(self._rng.choice((0, 1, 1, 2, 3))):
                 await self._step(body, context)
-            output = self._ending(context)
+            output = self._ending(body, context)
+            if body.asked:
+                return output
             body.returned, body.output = True, context.claim
             return output
         finally:
@@ -128,6 +143,8 @@ class RandomHandler(JobHandler):
             self._long,
             self._report,
             self._report,
+            self._save,
+            self._save,
             self._children,
             self._stubborn,
             self._swallow,
@@ -169,6 +186,29 @@ class RandomHandler(JobHandler):
         for _ in range(self._rng.randrange(1, 5)):
             body.reported += 1
             context.report(str(body.reported))
+            await self._sleep(body, context, self._lease / 2 * self._rng.random())
+
+    async def _save(self, body: Body, context: JobContext) -> None:
+        """Save a state, which is then what the body and the next one see."""
+        for _ in range(self._rng.randrange(1, 4)):
+            body.saved += 1
+            state = [body.claim.number, body.saved]
+            try:
+                await context.save_state(state)
+                self._ledger.require(
+                    context.state == state and state in self._ledger.states.get(context.job.id, ()),
+                    "c{} is told that its state was saved, and it was not",
+                    body.claim.number,
+                )
+            except LeaseLost:
+                body.saw_cancelled = True
+                self._ledger.require(
+                    context.is_cancelled, "c{} lost its lease for no reason", body.claim.number
+                )
+                raise
+            except trio.Cancelled:
+                body.saw_cancelled = True
+                raise
             await self._sleep(body, context, self._lease / 2 * self._rng.random())
 
     async def _children(self, body: Body, context: JobContext) -> None:
@@ -231,7 +271,7 @@ class RandomHandler(JobHandler):
         if self._process.is_dead:
             await trio.lowlevel.checkpoint()
 
-    def _ending(self, context: JobContext) -> JobOutput:
+    def _ending(self, body: Body, context: JobContext) -> HandlerOutput:
         what = self._rng.random() if self._wildness() else 1.0
         if what < 0.04:
             return JobOutput.json(object())
@@ -239,7 +279,25 @@ class RandomHandler(JobHandler):
             return None  # type: ignore[return-value]
         if what < 0.2:
             raise self._error()
+        if what < 0.4:
+            return self._again(body)
         return JobOutput.json(context.claim)
+
+    def _again(self, body: Body) -> HandlerOutput:
+        """Ask to be run again, as a value or an error, for this or that reason."""
+        rng = self._rng
+        asked: RetryLater | Snooze
+        if rng.random() < 0.5:
+            body.asked = "snooze"
+            asked = Snooze(self._lease * rng.choice((0.01, 0.5, 1.5)))
+        else:
+            body.asked = "retry"
+            asked = RetryLater(rng.choice((0.0, self._lease / 2, self._lease * 1.5)), "not yet")
+        if rng.random() < 0.5:
+            return asked
+        if rng.random() < 0.3:
+            raise ExceptionGroup("one", [asked])
+        raise asked
 
     def _error(self) -> BaseException:
         what = self._rng.random()

@@ -29,6 +29,9 @@ class Body:
     was_over: bool = False
     """A renewal had told its worker, before it ended, that the job is over."""
     reported: int = 0
+    saved: int = 0
+    asked: str = ""
+    """How it asked to be run again: "retry" or "snooze"."""
 
     @property
     def is_alive(self) -> bool:
@@ -78,6 +81,8 @@ class Book:
         self.removed: set[str] = set()
         self.expired: set[str] = set()
         """Jobs whose `expire` has returned."""
+        self.states: dict[str, list[object]] = {}
+        """What the storage kept of each job's saved states, the latest last."""
         self.slowness = 0.0
         """The most seconds a call without faults takes."""
         self.last_jump = -math.inf

@@ -22,6 +22,8 @@ _CALLS: Final[tuple[CallName, ...]] = (
     "finish_job",
     "finish_jobs",
     "release_job",
+    "reschedule_job",
+    "save_state",
     "fail_abandoned_jobs",
     "claim_expired_jobs",
     "delete_expired_job",
@@ -33,7 +35,7 @@ _AIMED: Final[tuple[CallName, ...]] = (
     *("renew_lease",) * 5,
     *("claim_jobs",) * 3,
     *("finish_job", "finish_jobs") * 3,
-    *("release_job",) * 2,
+    *("release_job", "reschedule_job", "save_state") * 2,
     *_CALLS,
 )
 

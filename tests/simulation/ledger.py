@@ -145,6 +145,13 @@ class Ledger(Book):
                 self._check_takeover(before, f"c{claim.number}")
                 claim.is_last_chance = not is_cleanup and 1 < job.attempts == job.max_attempts
                 before.ended = "taken"
+            states = self.states.get(job.id, [])
+            self.require(
+                job.state == (states[-1] if states else None),
+                "c{} is given a state of {} that was not saved last",
+                claim.number,
+                self.name(job.id),
+            )
             if lease.token in self._unanswered:
                 claim.unanswered = now - 1e-9  # it was applied after its worker had given up
             self._claims[job.id, lease.token] = self._holder[job.id] = claim
@@ -226,6 +233,72 @@ class Ledger(Book):
         )
         self._end(claim, "released")
 
+    def rescheduled(self, id: str, lease: JobLease, row: Row, *, give_back: bool) -> None:
+        """The storage queued a job again for later, as its body had asked."""
+        claim = self._claims.get((id, lease.token))
+        if claim is None:
+            self.broken(f"{self.name(id)} was rescheduled under a token nobody holds")
+            return
+        if claim.ended == "rescheduled":
+            return
+        if claim.ended == "finished":
+            self.broken(f"c{claim.number} was finished, and then rescheduled")
+            return
+        self._end(claim, "rescheduled")
+        self.require(id not in self.results, "{} has a result and runs again", self.name(id))
+        self.require(id not in self.cancelled, "{} runs again after a cancel", self.name(id))
+        body = claim.body
+        if body is None:
+            self.broken(f"c{claim.number} was rescheduled without a body")
+            return
+        self.require(
+            body.asked == "snooze" if give_back else body.asked != "snooze" and not body.returned,
+            "c{} was rescheduled, and its body has not asked for that",
+            claim.number,
+        )
+        stopped = claim.process.hurried_at <= trio.current_time()
+        self.require(
+            stopped or not (body.was_over or body.saw_cancelled),
+            "c{} was rescheduled for a body that was cancelled",
+            claim.number,
+        )
+        self.require(
+            not body.reported or row.progress == str(body.reported),
+            "c{} recorded progress {} and its body reported {}",
+            claim.number,
+            row.progress,
+            body.reported,
+        )
+        if row.status is AsyncJobStatus.FAILED:
+            self.note("{} has no attempt left", self.name(id))
+
+    def not_rescheduled(self, id: str, lease: JobLease) -> None:
+        """The storage says that a job is not this claim's to be run later."""
+        claim = self._claims.get((id, lease.token))
+        self.require(
+            claim is None
+            or claim.ended != "rescheduled"
+            or self._holder[id] is not claim
+            or id in self.removed,
+            "{} is told that {} was not rescheduled, and it was",
+            lease.worker,
+            self.name(id),
+        )
+
+    def saved(self, id: str, lease: JobLease, state: object) -> None:
+        """The storage keeps a state, of a body that holds the job."""
+        claim = self._claims.get((id, lease.token))
+        if claim is None or claim.body is None:
+            self.broken(f"a state of {self.name(id)} was saved by nobody")
+            return
+        self.require(
+            self._holder[id] is claim and claim.ended in ("", "lost"),
+            "c{} saves a state after it was {}",
+            claim.number,
+            claim.ended or "taken",
+        )
+        self.states.setdefault(id, []).append(state)
+
     def forgot(self, lease: JobLease, count: int) -> None:
         """The storage handed back what an unanswered claim took."""
         self._forgotten.add(lease.token)
@@ -253,6 +326,8 @@ class Ledger(Book):
         self.require(id not in self.results, "{} has two results", self.name(id))
         self.require(id not in self.cancelled, "{} has a result after a cancel", self.name(id))
         self.results[id] = claim.token
+        self.require(row.state is None, "{} has a state and a result", self.name(id))
+        self.states.pop(id, None)
         body = claim.body
         if body is None:
             self.broken(f"c{claim.number} was finished without a body")
@@ -376,6 +451,12 @@ class Ledger(Book):
                     "{} runs two jobs that lapsed before on their last attempts",
                     process.name,
                 )
+        if context is not None:
+            self.require(
+                context.state is None or context.state in self.states.get(job.id, [context.state]),
+                "c{} begins with a state that nobody saved",
+                claim.number,
+            )
         claim.body = body
         self._bodies.setdefault(job.id, []).append(body)
         self.check_slots(process)

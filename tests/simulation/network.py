@@ -23,6 +23,7 @@ from hastetrio import (
     WatchEvent,
 )
 from hastetrio._provider import JobFinish
+from hastetrio._storable import decode_json
 from hastetrio.memory import MemoryJobProvider
 from hastetrio.testing import CallName, Fault, FaultyProvider
 
@@ -240,6 +241,12 @@ class Network(FaultyProvider):
                 kinds, lease, limit, exclude=exclude, last_chances=last_chances
             )
             ledger.granted(process, lease, jobs, is_cleanup=False)
+            for job in jobs:
+                ledger.require(
+                    job.run_at <= self._memory._now(),
+                    "{} is granted before its time",
+                    ledger.name(job.id),
+                )
             return jobs
 
         answer: list[AsyncJob] | None = None
@@ -328,6 +335,54 @@ class Network(FaultyProvider):
             return done
 
         return await self._call("release_job", id, release)
+
+    async def reschedule_job(
+        self,
+        id: str,
+        lease: JobLease,
+        after: float,
+        *,
+        give_back: bool,
+        retention: float,
+        failure: str | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """Have it run again later."""
+
+        async def reschedule() -> bool:
+            if id in self._lost:
+                self._ledger.lost(id, lease)
+                return False
+            done = await self._memory.reschedule_job(
+                id,
+                lease,
+                after,
+                give_back=give_back,
+                retention=retention,
+                failure=failure,
+                progress=progress,
+            )
+            if done:
+                row = self._memory._table.rows[id]
+                self._ledger.rescheduled(id, lease, row, give_back=give_back)
+            else:
+                self._ledger.not_rescheduled(id, lease)
+            return done
+
+        return await self._call("reschedule_job", id, reschedule)
+
+    async def save_state(self, id: str, lease: JobLease, state: str) -> bool:
+        """Save."""
+
+        async def save() -> bool:
+            if id in self._lost:
+                return False
+            saved = await self._memory.save_state(id, lease, state)
+            if saved:
+                self._ledger.saved(id, lease, decode_json(state))
+            return saved
+
+        return await self._call("save_state", id, save)
 
     async def fail_abandoned_jobs(
         self, outcome: Mapping[str, Any], retention: float, limit: int

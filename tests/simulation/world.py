@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import timedelta
 from random import Random
 
 import attrs
 import trio
 from trio.testing import MockClock
 
-from hastetrio import AsyncJob, AsyncJobWorker, AsyncJobWorkerConfig, CreateAsyncJob
+from hastetrio import (
+    AsyncJob,
+    AsyncJobStatus,
+    AsyncJobWorker,
+    AsyncJobWorkerConfig,
+    CreateAsyncJob,
+)
 from hastetrio._maintenance import CLEANUP_RETRY, CLEANUP_TIMEOUT, CONCURRENT_CLEANUPS
 from hastetrio.memory import MemoryJobProvider
 
@@ -188,19 +195,22 @@ class _World:
 
     async def _create(self) -> None:
         rng = self._rng
+        delay = self._lease * rng.choice((0.0, 0.0, 0.0, 0.5, 1.5, -1.0))
         created = CreateAsyncJob(
             kind=rng.choice(self._kinds),
             claims={"sub": "simulation"},
             retention=self._lease * rng.choice((0.5, 1.5, 5.0, 100.0, 100.0, 10_000.0)),
             max_attempts=rng.choice((1, 2, 3, 3)),
+            run_at=self._memory._now() + timedelta(seconds=delay) if delay else None,
         )
         job = await self._memory.create_job("acme", "main", created)
         self._jobs.append(job)
         self._ledger.note(
-            "{} is created, for {:.0f} s, {} attempts",
+            "{} is created, for {:.0f} s, {} attempts, to run in {:.1f} s",
             self._ledger.name(job.id),
             created.retention,
             job.max_attempts,
+            delay,
         )
 
     async def _cancel(self) -> None:
@@ -318,8 +328,10 @@ class _World:
                 continue
             row.check_shape()
             self._ledger.require(not row.status.is_live, "{} is {}", name, row.status.value)
+            result = self._ledger.results.get(job.id)
             self._ledger.require(
-                (job.id in self._ledger.results) == (row.finished_by is not None),
-                "{} has lost its result",
+                result in (None, row.finished_by)
+                and (result is not None or row.status is not AsyncJobStatus.COMPLETED),
+                "{} has lost its result, or has one that nobody recorded",
                 name,
             )

@@ -54,8 +54,11 @@ def _echo(overview: QueueOverview) -> None:
     if overview.waiting:
         click.echo()
         echo_table(
-            ("WAITING KIND", "JOBS", "OLDEST"),
-            [(one.kind, one.count, duration(one.oldest_seconds)) for one in overview.waiting],
+            ("WAITING KIND", "DUE", "OLDEST", "LATER"),
+            [
+                (one.kind, one.count, duration(one.oldest_seconds), one.delayed)
+                for one in overview.waiting
+            ],
         )
     if overview.holders:
         click.echo()

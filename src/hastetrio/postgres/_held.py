@@ -70,6 +70,24 @@ class _Deletion:
     token: str
 
 
+@attrs.frozen
+class _Reschedule:
+    id: str
+    token: str
+    after: float
+    give_back: bool
+    retention: float
+    failure: str | None
+    progress: str | None
+
+
+@attrs.frozen
+class _State:
+    id: str
+    token: str
+    state: str
+
+
 class HeldRows:
     """The calls on rows that a claim holds, turned into batches.
 
@@ -86,6 +104,8 @@ class HeldRows:
         self._finish = Batcher(self._send_finishes, size=lambda item: item.size)
         self._release = Batcher(self._send_releases)
         self._delete = Batcher(self._send_deletes)
+        self._reschedule = Batcher(self._send_reschedules)
+        self._save = Batcher(self._send_states, size=lambda item: len(item.state))
         self._renew = Batcher(self._send_renewals)
 
     async def serve(
@@ -97,8 +117,9 @@ class HeldRows:
         """Send what is asked for, until `scope` is cancelled."""
         with scope:
             async with trio.open_nursery() as nursery:
-                for batcher in (self._finish, self._release, self._delete, self._renew):
-                    await nursery.start(batcher.run)
+                batchers = (self._finish, self._release, self._delete, self._renew)
+                for run in (*(one.run for one in batchers), self._reschedule.run, self._save.run):
+                    await nursery.start(run)
                 task_status.started()
 
     async def renew(self, id: str, lease: JobLease, progress: str | None) -> LeaseRenewal:
@@ -127,6 +148,26 @@ class HeldRows:
         item = _Release(id, lease.token, give_back)
         return await self._until_unlocked(self._release, item) == "released"
 
+    async def reschedule(
+        self,
+        id: str,
+        lease: JobLease,
+        after: float,
+        *,
+        give_back: bool,
+        retention: float,
+        failure: str | None,
+        progress: str | None,
+    ) -> bool:
+        """Queue a job again for later; see `AsyncJobProvider.reschedule_job`."""
+        item = _Reschedule(id, lease.token, after, give_back, retention, failure, _clean(progress))
+        return await self._until_unlocked(self._reschedule, item) == "recorded"
+
+    async def save_state(self, id: str, lease: JobLease, state: str) -> bool:
+        """Keep a state with a running job; see `AsyncJobProvider.save_state`."""
+        item = _State(id, lease.token, state)
+        return await self._until_unlocked(self._save, item) == "saved"
+
     async def delete(self, id: str, lease: JobLease) -> bool:
         """Delete an expired job; see `AsyncJobProvider.delete_expired_job`."""
         return await self._until_unlocked(self._delete, _Deletion(id, lease.token)) == "deleted"
@@ -149,17 +190,7 @@ class HeldRows:
 
     async def _record(self, items: Sequence[JobFinish]) -> list[tuple[Any, ...]]:
         """Record results in one statement; id and token of what is recorded."""
-        parameters = {
-            "ids": text_array(item.id for item in items),
-            "tokens": text_array(item.token for item in items),
-            "statuses": text_array(item.result.status.value for item in items),
-            "outputs": text_array(item.result.output_json for item in items),
-            "content_types": text_array(item.result.content_type for item in items),
-            "errors": text_array(item.result.error_json for item in items),
-            "progress": text_array(_clean(item.progress) for item in items),
-            # Floats all: psycopg refuses a list of mixed numbers.
-            "retentions": [float(item.retention) for item in items],
-        }
+        parameters = finish_parameters(items)
         size = sum(item.size for item in items)
         budget = self._budget + size / _MEBIBYTE * _SECONDS_PER_MEBIBYTE
         return await self._finishes.fetch(query("finish_jobs"), parameters, budget)
@@ -177,6 +208,29 @@ class HeldRows:
         states = await self._complete(self._finishes, items, dict.fromkeys(rows, "released"))
         # Cancelled or expired and still ours means that the row was locked by somebody.
         return [_AGAIN if state in _OVER else state for state in states]
+
+    async def _send_reschedules(self, items: Sequence[_Reschedule]) -> list[str]:
+        parameters = {
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
+            "afters": [float(item.after) for item in items],
+            "give_back": [item.give_back for item in items],
+            "failures": text_array(item.failure for item in items),
+            "progress": text_array(item.progress for item in items),
+            "retentions": [float(item.retention) for item in items],
+            "outcome": encode_json(abandoned_outcome(), OUTCOME_LIMIT, "the outcome"),
+        }
+        rows = await self._finishes.fetch(query("reschedule_jobs"), parameters)
+        return await self._complete(self._finishes, items, dict.fromkeys(rows, "recorded"))
+
+    async def _send_states(self, items: Sequence[_State]) -> list[str]:
+        parameters = {
+            "ids": text_array(item.id for item in items),
+            "tokens": text_array(item.token for item in items),
+            "states": text_array(item.state for item in items),
+        }
+        rows = await self._finishes.fetch(query("save_states"), parameters)
+        return await self._complete(self._finishes, items, dict.fromkeys(rows, "saved"))
 
     async def _send_renewals(self, items: Sequence[_Renewal]) -> list[str]:
         parameters = {
@@ -209,7 +263,7 @@ class HeldRows:
     async def _complete(
         self,
         lane: Lane,
-        items: Sequence[JobFinish | _Release | _Renewal | _Deletion],
+        items: Sequence[JobFinish | _Release | _Renewal | _Deletion | _Reschedule | _State],
         answers: dict[tuple[Any, ...], str],
     ) -> list[str]:
         """The answers in the order of the items; of rows not answered, what became of them.
@@ -229,3 +283,19 @@ class HeldRows:
 
 def _clean(progress: str | None) -> str | None:
     return None if progress is None else clean_text(progress)
+
+
+def finish_parameters(items: Sequence[JobFinish]) -> dict[str, Any]:
+    """The parameters of finish_jobs.sql."""
+    return {
+        "ids": text_array(item.id for item in items),
+        "tokens": text_array(item.token for item in items),
+        "statuses": text_array(item.result.status.value for item in items),
+        "outputs": text_array(item.result.output_json for item in items),
+        "content_types": text_array(item.result.content_type for item in items),
+        "errors": text_array(item.result.error_json for item in items),
+        "progress": text_array(_clean(item.progress) for item in items),
+        # Floats all: psycopg refuses a list of mixed numbers.
+        "retentions": [float(item.retention) for item in items],
+        "failures": text_array(item.result.failure_json for item in items),
+    }

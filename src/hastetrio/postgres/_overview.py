@@ -25,11 +25,19 @@ class StatusCount:
 
 @attrs.frozen
 class KindWaiting:
-    """How many jobs of a kind are queued, and how many seconds the oldest has waited."""
+    """What is queued of a kind.
+
+    Attributes:
+        kind: The kind.
+        count: Jobs that are due.
+        oldest_seconds: How long the longest due has waited; 0 where none is.
+        delayed: Jobs that wait for their time (`run_at`).
+    """
 
     kind: str
     count: int
     oldest_seconds: float
+    delayed: int = 0
 
 
 @attrs.frozen
@@ -89,9 +97,9 @@ class QueueOverview:
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """Kinds that wait while nobody runs them."""
+        """Kinds of which jobs are due while nobody runs them."""
         served = {kind for holder in self.holders for kind in holder.kinds}
-        return tuple(w.kind for w in self.waiting if w.kind not in served)
+        return tuple(w.kind for w in self.waiting if w.count and w.kind not in served)
 
 
 async def read_overview(lane: Lane | LanePool) -> QueueOverview:
@@ -103,12 +111,12 @@ async def read_overview(lane: Lane | LanePool) -> QueueOverview:
         # Read in its own order, also where a session's other statements are kept to indexes.
         await connection.execute("SET LOCAL enable_seqscan = on")
         rows = await (await connection.execute(query("overview_counts"))).fetchall()
-    for label, kind, count, oldest, kind_lapsed in rows:
+    for label, kind, count, delayed, oldest, kind_lapsed in rows:
         status = AsyncJobStatus(label)
         counts.append(StatusCount(status, kind, count))
         lapsed += kind_lapsed
         if status is AsyncJobStatus.ACCEPTED:
-            waiting.append(KindWaiting(kind, count, max(oldest, 0.0)))
+            waiting.append(KindWaiting(kind, count - delayed, max(oldest or 0.0, 0.0), delayed))
     workers: dict[str, list[tuple[str, int, float]]] = {}
     for token, kind, jobs, lapse in await lane.fetch(query("overview_holders"), {}):
         workers.setdefault(worker_of(token), []).append((kind, jobs, lapse))

@@ -7,29 +7,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import trio
 
-from hastetrio._errors import LiveJobLimit, ProviderUnavailable, UnstorableValue
-from hastetrio._model import (
-    DAY,
-    AsyncJob,
-    AsyncJobStatus,
-    CreateAsyncJob,
-    JobLease,
-    JobResult,
-    LeaseRenewal,
-)
+from hastetrio._errors import ConfigError, ProviderUnavailable, UnstorableValue
+from hastetrio._model import DAY, AsyncJob, JobLease, JobResult, LeaseRenewal
 from hastetrio._nursery import serving_nursery
 from hastetrio._outcome import unreadable_outcome
 from hastetrio._sql import query
-from hastetrio._storable import is_text
 from hastetrio.postgres import _migrate
-from hastetrio.postgres._create import Creation
+from hastetrio.postgres._clients import ClientCalls
 from hastetrio.postgres._held import HeldRows
 from hastetrio.postgres._listen import watch
 from hastetrio.postgres._overview import QueueOverview, read_overview
-from hastetrio.postgres._pool import LanePool
-from hastetrio.postgres._rows import read_visible_jobs
 from hastetrio.postgres._sweeps import Sweeps
-from hastetrio.postgres._unit import Lane, unit
+from hastetrio.postgres._transactions import HandlerTransaction, Transactions
+from hastetrio.postgres._unit import Lane
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -40,18 +30,18 @@ if TYPE_CHECKING:
     )
     from contextlib import AbstractAsyncContextManager
 
-    from hastetrio._provider import JobFinish, JobPosition, WatchEvent
-    from hastetrio.postgres._connection import TrioConnection
+    from hastetrio._provider import JobFinish, WatchEvent
 
 _MEBIBYTE: Final = 1024 * 1024
 
 
-class PostgresJobProvider:
+class PostgresJobProvider(ClientCalls):
     """Jobs in PostgreSQL. Made by `PostgresJobProvider.open`.
 
     It keeps up to three connections for a worker, each opened when first needed: claims and
     sweeps; finishes and releases; renewals. Each `watch` has one more. Clients' calls have
-    `client_connections` of their own, so that no number of them makes a renewal late.
+    `client_connections` of their own, so that no number of them makes a renewal late, and so have
+    handlers' transactions (`transaction_connections`).
     """
 
     def __init__(
@@ -63,17 +53,25 @@ class PostgresJobProvider:
         parameters_limit: int,
         claims_limit: int,
         client_connections: int,
+        transaction_connections: int,
     ) -> None:
+        super().__init__(
+            dsn,
+            call_budget=call_budget,
+            prepared_statements=prepared_statements,
+            parameters_limit=parameters_limit,
+            claims_limit=claims_limit,
+            client_connections=client_connections,
+        )
         self._dsn = dsn
-        self._budget = call_budget
-        self._prepared = prepared_statements
-        self._parameters_limit = parameters_limit
-        self._claims_limit = claims_limit
         self._claims = self._lane()
         self._finishes = self._lane()
         self._renewals = self._lane()
-        self._clients = LanePool(
-            dsn, size=client_connections, budget=call_budget, prepared=prepared_statements
+        self._transactions = Transactions(
+            dsn,
+            size=transaction_connections,
+            budget=call_budget,
+            prepared=prepared_statements,
         )
         self._sweeps = Sweeps(self._claims)
         self._held = HeldRows(self._finishes, self._renewals, call_budget)
@@ -89,6 +87,7 @@ class PostgresJobProvider:
         parameters_limit: int = _MEBIBYTE,
         claims_limit: int = _MEBIBYTE,
         client_connections: int = 1,
+        transaction_connections: int = 4,
     ) -> AsyncGenerator[Self]:
         """A provider for the database at `dsn`, while the block lasts.
 
@@ -103,9 +102,20 @@ class PostgresJobProvider:
             parameters_limit: The most bytes of JSON a new job's parameters may have.
             claims_limit: The most bytes of JSON a new job's claims may have.
             client_connections: The most connections for clients' calls; 1 at least.
+            transaction_connections: The most transactions that handlers have open at once, each
+                with a connection of its own; further ones wait.
+
+        Raises:
+            ConfigError: A number of connections is below 1.
 
         Cancellation: statements under way are finished, and the connections are closed.
         """
+        for name, count in (
+            ("client_connections", client_connections),
+            ("transaction_connections", transaction_connections),
+        ):
+            if count < 1:
+                raise ConfigError(f"{name} must be at least 1, not {count}")
         provider = cls(
             dsn,
             call_budget=call_budget,
@@ -113,6 +123,7 @@ class PostgresJobProvider:
             parameters_limit=parameters_limit,
             claims_limit=claims_limit,
             client_connections=client_connections,
+            transaction_connections=transaction_connections,
         )
         # Shielded until the block has ended: a worker in it that is cancelled still hands its jobs
         # back, through these.
@@ -128,13 +139,10 @@ class PostgresJobProvider:
             for lane in (provider._claims, provider._finishes, provider._renewals):
                 lane.close()
             provider._clients.close()
+            provider._transactions.close()
 
     def _lane(self) -> Lane:
         return Lane(self._dsn, budget=self._budget, prepared=self._prepared)
-
-    async def _show(self, name: str, parameters: Mapping[str, Any]) -> list[AsyncJob]:
-        async with self._clients.unit() as connection:
-            return await read_visible_jobs(connection, name, parameters, prepare=self._prepared)
 
     # Schema
 
@@ -172,124 +180,6 @@ class PostgresJobProvider:
         """
         await _migrate.check(self._dsn, warn=warn)
 
-    # Clients
-
-    async def create_job(
-        self,
-        tenant: str,
-        project: str,
-        job: CreateAsyncJob,
-        *,
-        live_limit: int | None = None,
-        connection: TrioConnection | None = None,
-    ) -> AsyncJob:
-        """Queue a job; see `AsyncJobProvider.create_job`.
-
-        Args:
-            tenant: The tenant the job belongs to.
-            project: The project of that tenant.
-            job: What to run, and as whom.
-            live_limit: The most live jobs the project may have.
-            connection: A connection with an open transaction of the caller's, to queue the job
-                in: both are committed, or neither.
-        """
-        creation = self._creation(tenant, project, [job], live_limit)
-        if connection is not None:
-            async with unit(connection, self._budget):
-                jobs = await creation.insert(connection)
-        elif live_limit is None:
-            # One statement is a transaction; to say so takes two round trips more.
-            async with self._clients.unit() as own:
-                jobs = await creation.insert(own)
-        else:
-            async with self._clients.unit() as own, own.transaction():
-                jobs = await creation.insert(own)
-        if not jobs:
-            raise LiveJobLimit(live_limit or 0)
-        return jobs[0]
-
-    async def create_jobs(
-        self, tenant: str, project: str, jobs: Sequence[CreateAsyncJob]
-    ) -> list[AsyncJob]:
-        """Queue several jobs, all or none; see `AsyncJobProvider.create_jobs`."""
-        if not jobs:
-            await trio.lowlevel.checkpoint()
-            return []
-        creation = self._creation(tenant, project, jobs, None)
-        async with self._clients.unit() as connection:
-            return await creation.insert(connection)
-
-    def _creation(
-        self, tenant: str, project: str, jobs: Sequence[CreateAsyncJob], live_limit: int | None
-    ) -> Creation:
-        return Creation(
-            tenant,
-            project,
-            jobs,
-            live_limit=live_limit,
-            parameters_limit=self._parameters_limit,
-            claims_limit=self._claims_limit,
-            prepared=self._prepared,
-        )
-
-    async def read_job(
-        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
-    ) -> AsyncJob | None:
-        """A job of this project, until it expires; see `AsyncJobProvider.read_job`.
-
-        One whose row cannot be read is shown without its JSON, here and in lists.
-        """
-        if not all(map(is_text, (tenant, project, id))):
-            return None
-        where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
-        jobs = await self._show("read_job", where)
-        return jobs[0] if jobs else None
-
-    async def list_jobs(
-        self,
-        tenant: str,
-        project: str,
-        *,
-        status: AsyncJobStatus | None = None,
-        kind: str | None = None,
-        submitted_by: str | None = None,
-        limit: int = 50,
-        before: JobPosition | None = None,
-    ) -> list[AsyncJob]:
-        """Jobs of this project, newest first; see `AsyncJobProvider.list_jobs`."""
-        where = {
-            "tenant": tenant,
-            "project": project,
-            "status": status.value if status else None,
-            "kind": kind,
-            "submitted_by": submitted_by,
-            "limit": limit,
-            "before_id": before.id if before else None,
-            "before_created_at": before.created_at if before else None,
-        }
-        texts = (value for value in where.values() if isinstance(value, str))
-        return await self._show("list_jobs", where) if all(map(is_text, texts)) else []
-
-    async def count_live_jobs(self, tenant: str, project: str) -> int:
-        """Jobs of this project that are queued or running."""
-        if not (is_text(tenant) and is_text(project)):
-            return 0
-        where = {"tenant": tenant, "project": project}
-        rows = await self._clients.fetch(query("count_live_jobs"), where)
-        return int(rows[0][0])
-
-    async def cancel_job(
-        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
-    ) -> AsyncJob | None:
-        """Cancel a job; see `AsyncJobProvider.cancel_job`."""
-        if not all(map(is_text, (tenant, project, id))):
-            return None
-        where = {"tenant": tenant, "project": project, "id": id, "submitted_by": submitted_by}
-        jobs, unreadable = await self._clients.fetch_jobs("cancel_job", where)
-        if unreadable:
-            raise UnstorableValue(f"job {id} was cancelled, but its row cannot be read")
-        return jobs[0] if jobs else None
-
     # Workers
 
     async def claim_jobs(
@@ -315,7 +205,7 @@ class PostgresJobProvider:
         for id in unreadable:
             await self._fail_unreadable(id, lease)
         # UPDATE ... RETURNING promises no order.
-        jobs.sort(key=lambda job: (job.created_at, job.id))
+        jobs.sort(key=lambda job: (job.run_at, job.created_at, job.id))
         return jobs
 
     async def _fail_unreadable(self, id: str, lease: JobLease) -> None:
@@ -353,6 +243,38 @@ class PostgresJobProvider:
     async def release_job(self, id: str, lease: JobLease, *, give_back: bool = True) -> bool:
         """Let go of a job; see `AsyncJobProvider.release_job`."""
         return await self._held.release(id, lease, give_back=give_back)
+
+    async def reschedule_job(
+        self,
+        id: str,
+        lease: JobLease,
+        after: float,
+        *,
+        give_back: bool,
+        retention: float,
+        failure: str | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """Queue a job again for later; see `AsyncJobProvider.reschedule_job`."""
+        return await self._held.reschedule(
+            id,
+            lease,
+            after,
+            give_back=give_back,
+            retention=retention,
+            failure=failure,
+            progress=progress,
+        )
+
+    async def save_state(self, id: str, lease: JobLease, state: str) -> bool:
+        """Keep a state with a running job; see `AsyncJobProvider.save_state`."""
+        return await self._held.save_state(id, lease, state)
+
+    def transaction(
+        self, id: str, lease: JobLease
+    ) -> AbstractAsyncContextManager[HandlerTransaction]:
+        """A transaction for a job's handler; see `AsyncJobProvider.transaction`."""
+        return self._transactions.open(id, lease)
 
     async def fail_abandoned_jobs(
         self, outcome: Mapping[str, Any], retention: float, limit: int
