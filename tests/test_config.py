@@ -18,7 +18,7 @@ unhurried = settings(deadline=None, database=None)
 
 DURATIONS = ("poll_interval", "lease_duration", "maintenance_interval", "retention")
 WAITS = ("drain_timeout", "cancel_grace")
-SIZES = ("max_concurrent_jobs", "output_limit", "outcome_limit", "progress_limit")
+SIZES = ("max_concurrent_jobs", "output_limit", "outcome_limit", "progress_limit", "thread_limit")
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:
@@ -34,6 +34,7 @@ def test_the_defaults_are_those_that_are_documented() -> None:
         "output_limit": 16 * 1024 * 1024,
         "outcome_limit": 64 * 1024,
         "progress_limit": 1000,
+        "thread_limit": 40,
     }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import attrs
 import pytest
+from tests.fakes import FakeClaim, make_context
 
+from hastetrio._context import CancelReason, JobContext
 from hastetrio._errors import ConfigError
-from hastetrio._handler import CancelReason, JobContext, JobHandler, handlers_by_kind, job_handler
+from hastetrio._handler import JobHandler, handlers_by_kind, job_handler
 from hastetrio._model import AsyncJob, AsyncJobStatus, JobOutput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,22 +31,8 @@ def a_job(id: str = "x", parameters: object = None, attempts: int = 1) -> AsyncJ
         created_at=NOW,
         updated_at=NOW,
         expires_at=NOW,
+        run_at=NOW,
     )
-
-
-@attrs.define
-class FakeClaim:
-    """What a context looks through to."""
-
-    job: AsyncJob
-    name: str = "abcdefgh"
-    cancel_reason: CancelReason | None = None
-    deadline: float = 12.5
-    said: list[str] = attrs.field(factory=list)
-
-    def report(self, text: str, /) -> None:
-        """Keep what was said."""
-        self.said.append(text)
 
 
 class Echo(JobHandler):
@@ -61,7 +48,7 @@ class Echo(JobHandler):
 def test_a_context_shows_the_claim_it_belongs_to() -> None:
     """A handler sees its job, which attempt it is, its claim's name and its deadline."""
     job = a_job(attempts=2)
-    context = JobContext(FakeClaim(job))
+    context = make_context(FakeClaim(job, "abcdefgh", deadline=12.5))
     assert context.job is job
     assert (context.attempt, context.claim, context.lease_deadline) == (2, "abcdefgh", 12.5)
 
@@ -70,7 +57,7 @@ def test_a_context_shows_the_claim_it_belongs_to() -> None:
 def test_a_context_tells_that_and_why_it_is_cancelled(reason: CancelReason) -> None:
     """A thread between two steps can ask whether to go on."""
     claim = FakeClaim(a_job())
-    context = JobContext(claim)
+    context = make_context(claim)
     assert (context.is_cancelled, context.cancel_reason) == (False, None)
     claim.cancel_reason = reason
     assert (context.is_cancelled, context.cancel_reason) == (True, reason)
@@ -79,18 +66,18 @@ def test_a_context_tells_that_and_why_it_is_cancelled(reason: CancelReason) -> N
 def test_a_report_is_a_text() -> None:
     """Progress goes to the claim as it is; anything but text is a mistake of the handler's."""
     claim = FakeClaim(a_job())
-    context = JobContext(claim)
+    context = make_context(claim)
     context.report("half")
     for wrong in (1, None, b"half"):
         with pytest.raises(TypeError, match="progress is a text"):
             context.report(wrong)  # type: ignore[arg-type]
-    assert claim.said == ["half"]
+    assert claim.reports == ["half"]
 
 
 async def test_a_class_is_a_handler() -> None:
     """It runs by its method, and cleans up nothing unless it says so."""
     handler = Echo()
-    output = await handler.run(JobContext(FakeClaim(a_job(parameters=[1]))))
+    output = await handler.run(make_context(FakeClaim(a_job(parameters=[1]))))
     assert output == JobOutput.json([1])
     await handler.expire(a_job())
 
@@ -105,7 +92,7 @@ async def test_a_function_is_a_handler() -> None:
 
     assert isinstance(double, JobHandler)
     assert (double.kind, double.__doc__) == ("double", "Double it.")
-    output = await double.run(JobContext(FakeClaim(a_job(parameters=21))))
+    output = await double.run(make_context(FakeClaim(a_job(parameters=21))))
     assert output == JobOutput.json(42)
     await double.expire(a_job())
 

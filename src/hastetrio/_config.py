@@ -61,6 +61,7 @@ class AsyncJobWorkerConfig:
         output_limit: The most bytes of JSON a result may have.
         outcome_limit: The most bytes of JSON a failed job's OperationOutcome may have.
         progress_limit: The most characters of a progress text; what is longer is cut.
+        thread_limit: Threads that `JobContext.run_sync` uses at once.
 
     Raises:
         ConfigError: A value is out of range; the text names it.
@@ -76,6 +77,7 @@ class AsyncJobWorkerConfig:
     output_limit: int = attrs.field(default=OUTPUT_LIMIT, validator=whole(1024, 2**28))
     outcome_limit: int = attrs.field(default=OUTCOME_LIMIT, validator=whole(1024, 2**28))
     progress_limit: int = attrs.field(default=PROGRESS_LIMIT, validator=whole(1, 2**20))
+    thread_limit: int = attrs.field(default=40, validator=whole(1, 10_000))
 
     @property
     def margin(self) -> float:

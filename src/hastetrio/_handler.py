@@ -1,111 +1,104 @@
-"""All that a handler author sees: `JobHandler`, `@job_handler`, `JobContext`, `CancelReason`."""
+"""What a handler author writes: `JobHandler`, or a function with `@job_handler`."""
 
 from __future__ import annotations
 
+import inspect
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from enum import StrEnum
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, overload
 
+from hastetrio._context import JobContext
 from hastetrio._errors import ConfigError
-from hastetrio._model import AsyncJob, JobOutput
+from hastetrio._model import DEFAULT_ATTEMPTS, AsyncJob, JobOutput, check_duration
 from hastetrio._operation import Operation, ResultFile
+from hastetrio._retry import RetryLater, RetryPolicy, Snooze
 from hastetrio._storable import is_text
+from hastetrio._typed import ParameterMismatch, check_class, is_structured, structure
+from hastetrio._verdict import JobTimeout
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from attrs import AttrsInstance
+    from typing_extensions import TypeVar
+
+    P = TypeVar("P", default=Any)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
+
+HandlerOutput: TypeAlias = "JobOutput | AttrsInstance | DataclassInstance | RetryLater | Snooze"
+"""What a handler may return: an output, an instance of an attrs class or dataclass (its JSON is the
+output), or the wish to be run again."""
 
 
-class CancelReason(StrEnum):
-    """Why a handler's scope was cancelled."""
-
-    CANCELLED = "cancelled"
-    """The client cancelled the job."""
-
-    EXPIRED = "expired"
-    """The job is past its `expires_at`."""
-
-    LEASE_LOST = "lease-lost"
-    """The lease lapsed without a renewal, or another worker took the job."""
-
-    SHUTDOWN = "shutdown"
-    """The worker is stopping; the job is handed back."""
+# What JSON is without any class.
+_JSON: Final = (Any, dict, list, str, int, float, bool, object, type(None))
 
 
-class Claim(Protocol):
-    """What a context needs to know of the claim its job is held under."""
-
-    @property
-    def job(self) -> AsyncJob: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def cancel_reason(self) -> CancelReason | None: ...
-
-    @property
-    def deadline(self) -> float: ...
-
-    def report(self, text: str, /) -> None: ...
+def _declared(cls: type) -> type | None:
+    """X, of a class derived from `JobHandler[X]`, where JSON can be turned into it."""
+    for base in vars(cls).get("__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        if isinstance(origin, type) and issubclass(origin, JobHandler):
+            return _class_of(typing.get_args(base)[0], f"class {cls.__name__}")
+    return None
 
 
-class JobContext:
-    """What a running handler sees of its job, and how it talks back."""
+def _annotated(function: Callable[..., Any]) -> type | None:
+    """X, of a function that takes `JobContext[X]`.
 
-    __slots__ = ("_claim",)
-
-    def __init__(self, claim: Claim) -> None:
-        self._claim = claim
-
-    @property
-    def job(self) -> AsyncJob:
-        """The job, as it was claimed."""
-        return self._claim.job
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is, from 1. A number comes back after a hand-back."""
-        return self._claim.job.attempts
-
-    @property
-    def claim(self) -> str:
-        """8 characters that are new for each claim: put them into the names of temporary files."""
-        return self._claim.name
-
-    @property
-    def cancel_reason(self) -> CancelReason | None:
-        """Why the job is no longer to be run, or None while it is."""
-        return self._claim.cancel_reason
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the job is no longer to be run.
-
-        The scope the handler runs in is cancelled at the same moment. This is for code that
-        cannot be cancelled, such as a thread between two steps; it is safe to read from one.
-        """
-        return self._claim.cancel_reason is not None
-
-    @property
-    def lease_deadline(self) -> float:
-        """When the handler is cancelled unless the lease is renewed, on `trio.current_time()`."""
-        return self._claim.deadline
-
-    def report(self, text: str, /) -> None:
-        """Say how far the job is, in one short text for the client.
-
-        Recorded with the next renewal, or with the result; the latest wins. NUL and lone
-        surrogates are replaced, and a text beyond the worker's `progress_limit` is cut. Safe to
-        call from a thread.
-
-        Raises:
-            TypeError: `text` is not a str.
-        """
-        if not isinstance(text, str):
-            raise TypeError(f"progress is a text, not {type(text).__name__}")
-        self._claim.report(text)
+    Raises:
+        ConfigError: What X is cannot be found out, or JSON cannot be turned into it.
+    """
+    whose = f"function {getattr(function, '__name__', function)}"
+    for annotation in inspect.get_annotations(function).values():
+        if isinstance(annotation, str):
+            if "JobContext[" not in annotation:
+                continue
+            try:
+                annotation = eval(annotation, getattr(function, "__globals__", {}))  # noqa: PLW2901, S307  # as inspect does
+            except Exception:  # noqa: BLE001  # a name that only a type checker knows
+                raise ConfigError(
+                    f"{whose}: {annotation} cannot be resolved when the program runs: say "
+                    "parameters=, and define the class where the handler is defined"
+                ) from None
+        origin: object = typing.get_origin(annotation)
+        if origin is JobContext:
+            return _class_of(typing.get_args(annotation)[0], whose)
+    return None
 
 
-class JobHandler(ABC):
-    """Runs the jobs of one kind. One instance serves all of them, several at a time."""
+def _known(function: Callable[..., Any]) -> type | None:
+    """As `_annotated`, or None where that cannot be found out."""
+    with suppress(ConfigError):
+        return _annotated(function)
+    return None
+
+
+def _class_of(found: Any, whose: str) -> type | None:  # noqa: ANN401  # types of types
+    """The class that JSON is to be turned into; None where the JSON itself is what is meant."""
+    if is_structured(found):
+        declared: type = found
+        return declared
+    is_json = found in _JSON or typing.get_origin(found) is not None or typing.is_typeddict(found)
+    if isinstance(found, (str, typing.ForwardRef)) or (isinstance(found, type) and not is_json):
+        raise ConfigError(
+            f"{whose}: the class of the parameters must be of attrs or a dataclass, and be defined "
+            f"before, not {found!r}: say it as parameters"
+        )
+    return None
+
+
+class JobHandler(ABC, Generic[P]):
+    """Runs the jobs of one kind. One instance serves all of them, several at a time.
+
+    `class Transcribe(JobHandler[TranscribeParameters])` declares the class of its parameters, of
+    attrs or a dataclass: jobs whose parameters do not fit it fail before `run`, and kick-offs are
+    refused.
+    """
 
     kind: str = ""
     """The `kind` of the jobs this handler runs."""
@@ -113,20 +106,39 @@ class JobHandler(ABC):
     operation: Operation | None = None
     """The FHIR operation whose kick-off starts such a job; None where there is none."""
 
+    parameters: type[P] | None = None
+    """The class of the parameters; found in `JobHandler[...]` where it is not said here."""
+
+    retries: RetryPolicy | None = None
+    """Which errors are tried again; None: an error fails the job."""
+
+    timeout: float | None = None
+    """Seconds one run may take; then it is cancelled, and the job fails with code `timeout`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # whatever bases take
+        super().__init_subclass__(**kwargs)
+        if "parameters" not in vars(cls) and (declared := _declared(cls)) is not None:
+            cls.parameters = declared
+
     @abstractmethod
-    async def run(self, context: JobContext) -> JobOutput:
+    async def run(self, context: JobContext[P]) -> HandlerOutput:
         """Run one job to its result.
 
         The body runs in a scope whose deadline is the job's lease. An `OperationOutcomeError`
-        fails the job with its issues; any other error is logged and fails it with a neutral one.
+        fails the job with its issues; any other error is logged and fails it with a neutral one,
+        unless `retries` covers it. `RetryLater` and `Snooze`, returned or raised, have the job run
+        again later.
 
         Cancellation: the lease was lost, the client cancelled, the job expired, or the worker is
-        stopping (`context.cancel_reason`). Let `trio.Cancelled` through, after any cleaning up;
-        the job's lease goes on being renewed where it is still held, until this has returned.
+        stopping (`context.cancel_reason`); or `timeout` has passed. Let `trio.Cancelled` through,
+        after any cleaning up; the job's lease goes on being renewed where it is still held, until
+        this has returned.
         """
 
-    def check_parameters(self, parameters: Any, /) -> None:  # noqa: ANN401, B027  # JSON is any value
+    def check_parameters(self, parameters: Any, /) -> None:  # noqa: ANN401  # JSON is any value
         """Judge the parameters of a kick-off, before anything is stored.
+
+        Called after they were found to fit the class of the parameters, where there is one.
 
         Args:
             parameters: What `context.job.parameters` will be: a dict of what the client gave by
@@ -143,7 +155,7 @@ class JobHandler(ABC):
         """
         return None
 
-    async def expire(self, job: AsyncJob) -> None:  # noqa: B027
+    async def expire(self, job: AsyncJob) -> None:
         """Remove whatever the job produced, before its row is deleted.
 
         Called for a job that has expired or was cancelled, also for one that never ran. It may be
@@ -159,21 +171,33 @@ def needs_clean_up(handler: JobHandler) -> bool:
     return getattr(handler.expire, "__func__", None) is not JobHandler.expire
 
 
-_Run = Callable[[JobContext], Awaitable[JobOutput]]
-_Expire = Callable[[AsyncJob], Awaitable[None]]
+_Run: TypeAlias = Callable[[JobContext[P]], Awaitable[HandlerOutput]]
+_Expire: TypeAlias = Callable[[AsyncJob], Awaitable[None]]
 
 
-class FunctionHandler(JobHandler):
+class FunctionHandler(JobHandler[P]):
     """A handler made from an async function by `@job_handler`."""
 
-    def __init__(self, kind: str, run: _Run, operation: Operation | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        run: _Run[P],
+        *,
+        operation: Operation | None = None,
+        parameters: type[P] | None = None,
+        retries: RetryPolicy | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self.kind = kind
         self.operation = operation
+        self.parameters = parameters
+        self.retries = retries
+        self.timeout = timeout
         self._run = run
         self._expire: _Expire | None = None
         self.__doc__ = run.__doc__
 
-    async def run(self, context: JobContext) -> JobOutput:
+    async def run(self, context: JobContext[P]) -> HandlerOutput:
         """Run the function."""
         return await self._run(context)
 
@@ -193,22 +217,93 @@ class FunctionHandler(JobHandler):
             await self._expire(job)
 
 
+@overload
 def job_handler(
-    kind: str, *, operation: Operation | None = None
-) -> Callable[[_Run], FunctionHandler]:
-    """Make the decorated async function the handler of `kind`, started by `operation` if any."""
+    kind: str,
+    *,
+    parameters: type[P],
+    operation: Operation | None = None,
+    retries: RetryPolicy | None = None,
+    timeout: float | None = None,
+) -> Callable[[_Run[P]], FunctionHandler[P]]: ...
 
-    def decorate(function: _Run) -> FunctionHandler:
-        return FunctionHandler(kind, function, operation)
+
+@overload
+def job_handler(
+    kind: str,
+    *,
+    operation: Operation | None = None,
+    retries: RetryPolicy | None = None,
+    timeout: float | None = None,
+) -> Callable[[_Run[Any]], FunctionHandler[Any]]: ...
+
+
+def job_handler(
+    kind: str,
+    *,
+    parameters: type[Any] | None = None,
+    operation: Operation | None = None,
+    retries: RetryPolicy | None = None,
+    timeout: float | None = None,
+) -> Callable[[_Run[Any]], FunctionHandler[Any]]:
+    """Make the decorated async function the handler of `kind`.
+
+    Args:
+        kind: The kind of the jobs it runs.
+        parameters: The class of the parameters, of attrs or a dataclass. Where the function's
+            argument is annotated `JobContext[X]`, X is taken.
+        operation: The FHIR operation whose kick-off starts such a job.
+        retries: Which errors are tried again.
+        timeout: Seconds one run may take.
+
+    Raises:
+        ConfigError: The annotation names another class than `parameters`.
+    """
+
+    def decorate(function: _Run[Any]) -> FunctionHandler[Any]:
+        # What is said outright needs no annotation that can be resolved.
+        declared = _annotated(function) if parameters is None else _known(function)
+        if None not in (parameters, declared) and parameters is not declared:
+            raise ConfigError(
+                f"the handler of {kind!r} takes JobContext[{getattr(declared, '__name__', '')}], "
+                f"and its parameters are {getattr(parameters, '__name__', parameters)!r}: name one"
+            )
+        return FunctionHandler(
+            kind,
+            function,
+            operation=operation,
+            parameters=parameters or declared,
+            retries=retries,
+            timeout=timeout,
+        )
 
     return decorate
+
+
+def judge_parameters(handler: JobHandler, parameters: Any) -> None:  # noqa: ANN401  # JSON
+    """Judge the parameters of a kick-off: by the class of the handler, then by its own rules.
+
+    Raises:
+        OperationOutcomeError: They are not to be accepted.
+    """
+    if handler.parameters is not None:
+        structure(handler.parameters, parameters)
+    handler.check_parameters(parameters)
+
+
+def attempts_of(handler: JobHandler | None) -> int:
+    """How often a new job of this handler may be started, unless its creator says."""
+    if handler is None or handler.retries is None:
+        return DEFAULT_ATTEMPTS
+    return handler.retries.attempts
 
 
 def handlers_by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     """The handlers by their kinds.
 
     Raises:
-        ConfigError: Something is no handler, a handler has no kind, or two have the same.
+        ConfigError: Something is no handler, a handler has no kind or declares what cannot be, or
+            two have the same kind.
     """
     if isinstance(handlers, JobHandler):
         raise ConfigError(f"handlers must be a list of handlers, not {type(handlers).__name__}")
@@ -226,5 +321,31 @@ def handlers_by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
             raise ConfigError(f"the kind {handler.kind!r} cannot be stored")
         if handler.kind in by_kind:
             raise ConfigError(f"two handlers are registered for the kind {handler.kind!r}")
+        _check_declarations(handler)
         by_kind[handler.kind] = handler
     return by_kind
+
+
+def _check_declarations(handler: JobHandler) -> None:
+    whose = f"the handler of {handler.kind!r}"
+    timeout, retries = handler.timeout, handler.retries
+    if timeout is not None:
+        try:
+            check_duration(timeout, "timeout")
+        except ValueError as error:
+            raise ConfigError(f"{whose}: {error}") from None
+    if retries is not None:
+        if not isinstance(retries, RetryPolicy):
+            raise ConfigError(f"{whose}: retries must be a RetryPolicy, not {retries!r}")
+        if ParameterMismatch in retries.on:
+            raise ConfigError(
+                f"{whose}: retries name ParameterMismatch, which is never tried again: parameters "
+                "do not change"
+            )
+        if timeout is None and JobTimeout in retries.on:
+            raise ConfigError(f"{whose}: retries name JobTimeout, but there is no timeout")
+    if handler.parameters is not None:
+        try:
+            check_class(handler.parameters)
+        except ConfigError as error:
+            raise ConfigError(f"{whose}: {error}") from None

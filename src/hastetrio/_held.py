@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hastetrio._handler import CancelReason
-from hastetrio._storable import clean_text
+from hastetrio._context import CancelReason
+from hastetrio._storable import clean_text, decode_json
 
 if TYPE_CHECKING:
     from hastetrio._config import AsyncJobWorkerConfig
-    from hastetrio._model import AsyncJob, JobLease
+    from hastetrio._model import AsyncJob, JobLease, JobResult
 
 
 class HeldJob:
@@ -33,6 +34,7 @@ class HeldJob:
         "_progress",
         "_reason",
         "_scope",
+        "_state",
         "cancelled_at",
         "deadline",
         "is_over",
@@ -42,6 +44,7 @@ class HeldJob:
         "nursery",
         "renew_again",
         "renewing",
+        "settled",
         "started",
     )
 
@@ -63,6 +66,7 @@ class HeldJob:
         self.renewing = False
         self.renew_again = False
         self.lost = False
+        self.settled: JobResult | None = None
         self.cancelled_at: float | None = None
         self._config = config
         # Kept, because a handler's threads ask too, and trio's own function works in trio only.
@@ -70,11 +74,22 @@ class HeldJob:
         self._scope: trio.CancelScope | None = None
         self._reason: CancelReason | None = None
         self._progress: list[str] = []
+        self._state: str | None = None
 
     @property
     def name(self) -> str:
         """The claim's name, for `JobContext.claim`."""
         return self.lease.claim
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401  # JSON is any value
+        """What was saved last for the job, by this claim or an earlier one."""
+        return self.job.state if self._state is None else decode_json(self._state)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the handler recorded the result itself, in a transaction."""
+        return self.settled is not None
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -140,6 +155,18 @@ class HeldJob:
             self.deadline = max(self.deadline, sent + self.lease.duration - self._config.margin)
             if self._scope is not None:
                 self._scope.deadline = self.deadline
+
+    def settle(self, result: JobResult) -> None:
+        """The handler's own transaction recorded `result`: nothing is renewed or lost any more."""
+        self.settled = result
+        self.lost = True
+        self.deadline = math.inf
+        if self._scope is not None:
+            self._scope.deadline = math.inf
+
+    def save(self, state: str) -> None:
+        """The storage has this state, JSON as text."""
+        self._state = state
 
     def report(self, text: str, /) -> None:
         """Keep a progress text until it is acknowledged; the latest wins."""

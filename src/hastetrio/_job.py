@@ -4,42 +4,43 @@
 
 The handler's outcome is data: no exception of a handler crosses the job's nursery. Only when the
 nursery has closed, so that no task of the job is left, is the row touched. Each job ends in
-exactly one of: recorded; dropped because lost; released because cancelled or expired; handed back.
+exactly one of: recorded; queued for later, because it asked for that; dropped because lost;
+released because cancelled or expired; handed back. The one exception is a handler that records its
+result in a transaction of its own, and goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import trio
 
 from hastetrio import _log
-from hastetrio._errors import UnstorableValue
+from hastetrio._asyncio_hints import add_asyncio_hint
+from hastetrio._body import body_of
+from hastetrio._context import CancelReason, JobContext
+from hastetrio._errors import LeaseLost
 from hastetrio._finishing import Finishing
-from hastetrio._handler import CancelReason, JobContext
 from hastetrio._log import current_job, describe, log_job
-from hastetrio._model import AsyncJobStatus, JobOutput, JobResult
-from hastetrio._outcome import (
-    Issue,
-    OperationOutcomeError,
-    fitting_outcome,
-    internal_error_outcome,
-    unstorable_outcome,
-    unsupported_outcome,
-)
+from hastetrio._model import AsyncJobStatus, JobResult
+from hastetrio._outcome import internal_error_outcome, unsupported_outcome
+from hastetrio._verdict import failure_of, split, verdict_of_error, verdict_of_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hastetrio._config import AsyncJobWorkerConfig
+    from hastetrio._desk import LeaseDesk
     from hastetrio._handler import JobHandler
     from hastetrio._held import HeldJob
+    from hastetrio._middleware import JobMiddleware
     from hastetrio._provider import AsyncJobProvider
     from hastetrio._record import Recorder
     from hastetrio._renewals import Renewals
     from hastetrio._statistics import Counts
+    from hastetrio._verdict import Later
 
 
 @attrs.frozen
@@ -106,16 +107,8 @@ async def _call(body: Callable[[], Awaitable[object]]) -> Ending:
             raise
         if split(others, KeyboardInterrupt)[0] is not None:
             return Ending("interrupted", error=others)
+        add_asyncio_hint(others)
         return Ending("raised", error=others)
-
-
-def split(
-    error: BaseException, kind: type[BaseException]
-) -> tuple[BaseException | None, BaseException | None]:
-    """The part of `error` that is of `kind`, and the rest; either may be None."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(kind)
-    return (error, None) if isinstance(error, kind) else (None, error)
 
 
 class JobRunner:
@@ -128,8 +121,11 @@ class JobRunner:
         recorder: Records how they ended.
         renewals: Knows what is held.
         counts: What the worker counts.
+        desk: Serves what running handlers ask of the storage.
+        middleware: Goes around each run of a handler.
         interrupt: Called with a KeyboardInterrupt that a handler raised or was hit by.
         ended: Called once for each job that was run, when its end is recorded or given up.
+        postponed: Called with the seconds after which a job is to be run again.
         start: Starts a task in the nursery that waits for all jobs.
     """
 
@@ -142,17 +138,23 @@ class JobRunner:
         renewals: Renewals,
         counts: Counts,
         *,
+        desk: LeaseDesk,
+        middleware: Sequence[JobMiddleware],
         interrupt: Callable[[BaseException], None],
         ended: Callable[[HeldJob], None],
+        postponed: Callable[[float], None],
         start: Callable[..., None],
     ) -> None:
         self._handlers = handlers
+        self._bodies = {kind: body_of(one, middleware) for kind, one in handlers.items()}
+        self._desk = desk
         self._config = config
         self._recorder = recorder
         self._renewals = renewals
         self._counts = counts
         self._interrupt = interrupt
         self._ended = ended
+        self._postponed = postponed
         self._finishing = Finishing(
             provider,
             config,
@@ -177,8 +179,8 @@ class JobRunner:
 
     async def _run(self, held: HeldJob) -> JobResult | None:
         """Run the handler; the result to record, or None where the job has ended without one."""
-        handler = self._handlers.get(held.job.kind)
-        if handler is None:
+        body = self._bodies.get(held.job.kind)
+        if body is None:
             # Only registered kinds are claimed; if one slips through, it must not sit in
             # progress until its lease lapses.
             return JobResult.failed(unsupported_outcome(held.job.kind))
@@ -187,13 +189,20 @@ class JobRunner:
             # Over before it began: even its first step might meet another worker's.
             ending = Ending("cancelled", reason)
         else:
-            context = JobContext(held)
-            ending = await run_body(held, lambda: handler.run(context))
+            context: JobContext[Any] = JobContext(held, self._desk)
+            ending = await run_body(held, lambda: body(context))
             reason = ending.reason
+        if held.settled is not None:
+            self._settled(held, held.settled, ending)
+            return None
         # After a shutdown's cancellation the lease is still ours, so a result counts.
         counts = reason is None or (reason is CancelReason.SHUTDOWN and ending.manner == "returned")
         if counts and ending.manner != "interrupted":
-            return self._result_of(held, ending)
+            verdict = self._judge(held, ending)
+            if isinstance(verdict, JobResult):
+                return verdict
+            await self._reschedule(held, verdict, ending)
+            return None
         await self._end(held, ending)
         return None
 
@@ -223,7 +232,7 @@ class JobRunner:
             self._interrupt(ending.error)
             await self.hand_back(held, "interrupted")
             return
-        if ending.manner == "raised":
+        if ending.error is not None and split(ending.error, LeaseLost)[1] is not None:
             log_job(_log.JOB_RAISED, held.job, trace=ending.error)
         if reason is CancelReason.CANCELLED or reason is CancelReason.EXPIRED:
             await self._drop(held, reason)
@@ -233,15 +242,49 @@ class JobRunner:
         else:
             await self.hand_back(held, str(reason))
 
+    def _settled(self, held: HeldJob, result: JobResult, ending: Ending) -> None:
+        """The handler recorded its result itself; what it did after that changes nothing."""
+        if ending.error is not None:
+            log_job(_log.JOB_RAISED, held.job, trace=ending.error)
+            if ending.manner == "interrupted":
+                self._interrupt(ending.error)
+        self._count(held, result)
+
+    async def _reschedule(self, held: HeldJob, later: Later, ending: Ending) -> None:
+        recorded = await self._recorder.reschedule(held, later)
+        if recorded:
+            self._postponed(later.after)
+        if recorded is False:
+            await self._not_ours(held)
+        elif recorded is None:
+            self._counts.unrecorded += 1
+        elif later.give_back:
+            self._counts.snoozed += 1
+            log_job(_log.JOB_SNOOZED, held.job, after=later.after)
+        else:
+            self._counts.retried += 1
+            error = ending.error if isinstance(ending.error, BaseException) else ending.value
+            text = describe(error) if isinstance(error, BaseException) else ""
+            log_job(_log.JOB_RETRIED, held.job, after=later.after, error=text)
+
+    async def _not_ours(self, held: HeldJob) -> None:
+        self._counts.dropped += 1
+        log_job(_log.JOB_NOT_OURS, held.job)
+        # Cancelled or expired meanwhile, the row is still held: the sweep waits for us.
+        await self._recorder.release(held, give_back=False)
+
     def _recorded(self, held: HeldJob, result: JobResult) -> None:
         """The storage has the result."""
+        self._count(held, result)
+        self._let_go(held)
+
+    def _count(self, held: HeldJob, result: JobResult) -> None:
         if result.status is AsyncJobStatus.COMPLETED:
             self._counts.completed += 1
         else:
             self._counts.failed += 1
         elapsed = trio.current_time() - held.started
         log_job(_log.JOB_FINISHED, held.job, status=result.status, elapsed=elapsed)
-        self._let_go(held)
 
     @trio.lowlevel.enable_ki_protection
     async def _record_alone(self, held: HeldJob, result: JobResult) -> None:
@@ -251,10 +294,7 @@ class JobRunner:
         try:
             recorded = await self._recorder.finish(held, result)
             if recorded is False:
-                self._counts.dropped += 1
-                log_job(_log.JOB_NOT_OURS, held.job)
-                # Cancelled or expired meanwhile, the row is still held: the sweep waits for us.
-                await self._recorder.release(held, give_back=False)
+                await self._not_ours(held)
             elif recorded is None:
                 self._counts.unrecorded += 1
         finally:
@@ -268,48 +308,23 @@ class JobRunner:
         log_job(_log.JOB_DROPPED, held.job, reason=str(reason))
         await self._recorder.release(held, give_back=False)
 
-    def _result_of(self, held: HeldJob, ending: Ending) -> JobResult:
+    def _judge(self, held: HeldJob, ending: Ending) -> JobResult | Later:
+        """What the end of a run comes to."""
+        handler = self._handlers[held.job.kind]
         try:
-            return self._classified(held, ending)
+            if ending.manner == "returned":
+                return verdict_of_value(
+                    ending.value,
+                    held.job,
+                    handler,
+                    output_limit=self._config.output_limit,
+                    outcome_limit=self._config.outcome_limit,
+                )
+            # A cancellation that was nobody's: the handler kept one, and raised it again.
+            error = ending.error or RuntimeError("the handler raised a cancellation of its own")
+            return verdict_of_error(
+                error, held.job, handler, outcome_limit=self._config.outcome_limit
+            )
         except Exception as error:  # noqa: BLE001  # values and errors of a handler's run its code
             log_job(_log.JOB_RAISED, held.job, trace=error)
-            return JobResult.failed(internal_error_outcome())
-
-    def _classified(self, held: HeldJob, ending: Ending) -> JobResult:
-        if ending.manner == "returned":
-            return self._completed(held, ending.value)
-        error = ending.error
-        issues = _issues_of(error)
-        if issues:
-            if _unexpected(error):
-                log_job(_log.JOB_RAISED, held.job, trace=error)
-            outcome = fitting_outcome(issues, self._config.outcome_limit)
-            return JobResult.failed(outcome, limit=self._config.outcome_limit)
-        log_job(_log.JOB_RAISED, held.job, trace=error)
-        return JobResult.failed(internal_error_outcome())
-
-    def _completed(self, held: HeldJob, output: object) -> JobResult:
-        try:
-            if not isinstance(output, JobOutput):
-                raise UnstorableValue(  # noqa: TRY301
-                    f"the handler returned {type(output).__name__}, not a JobOutput"
-                )
-            return JobResult.completed(
-                output.value, output.content_type, limit=self._config.output_limit
-            )
-        except UnstorableValue as error:
-            log_job(_log.JOB_REJECTED, held.job, error=describe(error))
-            return JobResult.failed(unstorable_outcome(str(error)))
-
-
-def _issues_of(error: BaseException | None) -> tuple[Issue, ...]:
-    """The issues of every OperationOutcomeError in `error`, in their order."""
-    if isinstance(error, OperationOutcomeError):
-        return error.issues
-    if isinstance(error, BaseExceptionGroup):
-        return tuple(issue for part in error.exceptions for issue in _issues_of(part))
-    return ()
-
-
-def _unexpected(error: BaseException | None) -> bool:
-    return error is not None and split(error, OperationOutcomeError)[1] is not None
+            return JobResult.failed(internal_error_outcome(), failure=failure_of(error))

@@ -98,6 +98,20 @@ JOB_FINISHED: Final = _of_job(
     "job.finished", _I, "Job %(status)s after %(elapsed).3f s", "status", "elapsed"
 )
 JOB_RAISED: Final = _of_job("job.raised", _E, "The handler raised an unexpected error")
+JOB_TIMED_OUT: Final = _of_job(
+    "job.timed-out", _W, "The handler did not end within %(timeout)g s", "timeout"
+)
+JOB_RETRIED: Final = _of_job(
+    "job.retried",
+    _W,
+    "The attempt failed, to be tried again in %(after).3f s: %(error)s",
+    "after",
+    "error",
+)
+JOB_SNOOZED: Final = _of_job("job.snoozed", _I, "To be run again in %(after).3f s", "after")
+JOB_MIDDLEWARE_FAILED: Final = _of_job(
+    "job.middleware-failed", _E, "A middleware failed, and is passed over: %(error)s", "error"
+)
 JOB_REJECTED: Final = _of_job(
     "job.rejected", _E, "The handler's result cannot be stored: %(error)s", "error"
 )
@@ -119,6 +133,9 @@ JOB_NOT_OURS: Final = _of_job(
 )
 JOB_HANDED_BACK: Final = _of_job(
     "job.handed-back", _I, "Handed the job back (%(reason)s)", "reason"
+)
+JOB_CALL_RETRIED: Final = _of_job(
+    "job.call-retried", _W, "A handler's call to the storage failed, will retry: %(error)s", "error"
 )
 JOB_RECORD_RETRIED: Final = _of_job(
     "job.record-retried", _W, "Failed to record the job's end, will retry: %(error)s", "error"

@@ -14,7 +14,8 @@ import trio
 from hastetrio import _log
 from hastetrio._budget import within
 from hastetrio._claims import ERROR_BACKOFF, Signal
-from hastetrio._handler import CancelReason, needs_clean_up
+from hastetrio._context import CancelReason
+from hastetrio._handler import needs_clean_up
 from hastetrio._held import HeldJob
 from hastetrio._job import run_body
 from hastetrio._log import current_job, describe, log, log_job

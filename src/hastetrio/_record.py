@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hastetrio._config import AsyncJobWorkerConfig
     from hastetrio._held import HeldJob
     from hastetrio._provider import AsyncJobProvider
+    from hastetrio._verdict import Later
 
 T = TypeVar("T")
 
@@ -120,6 +121,36 @@ class Recorder:
         return await self._until_answered(
             held,
             lambda: self._provider.release_job(held.job.id, held.lease, give_back=give_back),
+        )
+
+    async def reschedule(self, held: HeldJob, later: Later) -> bool | None:
+        """Let go of the row, to be run again later; False if it was not this claim's to change.
+
+        What the storage refuses of it, the history or the progress, is left out. None where it was
+        given up.
+        """
+        for failure in (later.failure, None):
+            try:
+                return await self._reschedule(held, later, failure)
+            except UnstorableValue as error:
+                log_job(_log.JOB_REJECTED, held.job, error=describe(error))
+                held.acknowledge(held.pending_progress())
+        await self.release(held, give_back=False)
+        return None
+
+    async def _reschedule(self, held: HeldJob, later: Later, failure: str | None) -> bool | None:
+        progress = held.pending_progress()
+        return await self._until_answered(
+            held,
+            lambda: self._provider.reschedule_job(
+                held.job.id,
+                held.lease,
+                later.after,
+                give_back=later.give_back,
+                retention=self._config.retention,
+                failure=failure,
+                progress=progress[0] if progress else None,
+            ),
         )
 
     async def delete(self, held: HeldJob) -> bool | None:

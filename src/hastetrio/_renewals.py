@@ -19,8 +19,8 @@ import attrs
 import trio
 
 from hastetrio._budget import within
+from hastetrio._context import CancelReason
 from hastetrio._errors import UnstorableValue
-from hastetrio._handler import CancelReason
 from hastetrio._log import JOB_RENEW_FAILED, JOB_RENEWAL_DIED, describe, log_job
 from hastetrio._model import LeaseRenewal
 
@@ -123,6 +123,19 @@ class Renewals:
             self._cancel(entry[0], CancelReason.LEASE_LOST)
         return entry is not None
 
+    async def confirm(self, held: HeldJob) -> None:
+        """Ask about one row until it is answered; `held` then knows what the answer was.
+
+        Cancellation: the question under way may still be answered, by an extended lease.
+        """
+        while not (held.lost or self._is_silenced(held)):
+            if await self._ask(held):
+                return
+            await self._pause()
+        if not held.is_settled:
+            # Of a silenced row no answer is believed, and what is lost stays lost.
+            self._cancel(held, CancelReason.LEASE_LOST)
+
     async def dropped(self, held: HeldJob) -> None:
         """Wait until no earlier claim of the same job is held."""
         entry = self._held.get(held.job.id)
@@ -216,12 +229,15 @@ class Renewals:
             while not (held.lost or self._is_silenced(held)):
                 held.renew_again = False
                 if not await self._ask(held):
-                    retry = self._config.lease_duration / 20
-                    await trio.sleep(random.uniform(retry / 2, retry))  # noqa: S311
+                    await self._pause()
                 elif not held.renew_again:
                     return
         finally:
             held.renewing = False
+
+    async def _pause(self) -> None:
+        retry = self._config.lease_duration / 20
+        await trio.sleep(random.uniform(retry / 2, retry))  # noqa: S311
 
     async def _ask(self, held: HeldJob) -> bool:
         progress = held.pending_progress()

@@ -39,6 +39,8 @@ class Counts:
     failed: int = 0
     dropped: int = 0
     handed_back: int = 0
+    retried: int = 0
+    snoozed: int = 0
     unrecorded: int = 0
     renewals: int = 0
     renewals_failed: int = 0

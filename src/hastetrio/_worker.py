@@ -19,12 +19,15 @@ import trio
 from hastetrio import _log
 from hastetrio._claims import ERROR_BACKOFF, Claims
 from hastetrio._config import AsyncJobWorkerConfig
+from hastetrio._context import CancelReason
+from hastetrio._desk import LeaseDesk
 from hastetrio._errors import ConfigError
-from hastetrio._handler import CancelReason, handlers_by_kind
+from hastetrio._handler import handlers_by_kind
 from hastetrio._ids import generate_worker_id
 from hastetrio._job import JobRunner
 from hastetrio._log import describe, log
 from hastetrio._maintenance import AbandonedSweep, ExpiredSweep, jittered
+from hastetrio._middleware import check_middleware
 from hastetrio._provider import JobCancelled, JobQueued
 from hastetrio._record import Recorder
 from hastetrio._renewals import Renewals
@@ -33,10 +36,11 @@ from hastetrio._storable import is_text
 from hastetrio._watchdog import watching_the_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from hastetrio._handler import JobHandler
     from hastetrio._held import HeldJob
+    from hastetrio._middleware import JobMiddleware
     from hastetrio._provider import AsyncJobProvider
 
 # How long a worker waits for notifications to flow before it says that it has started; behind a
@@ -54,9 +58,11 @@ class AsyncJobWorker:
         handlers: One handler for each kind, at least one.
         config: Durations, slots and limits.
         worker_id: Names this worker in `locked_by`; by default host, process and 6 characters.
+        middleware: What goes around each run of a handler, the first outermost.
 
     Raises:
-        ConfigError: No handler, two of one kind, or a worker id that cannot be stored.
+        ConfigError: No handler, two of one kind, one that declares what cannot be, a middleware
+            that is none, or a worker id that cannot be stored.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class AsyncJobWorker:
         config: AsyncJobWorkerConfig | None = None,
         *,
         worker_id: str | None = None,
+        middleware: Sequence[JobMiddleware] = (),
     ) -> None:
         self._config = config = config or AsyncJobWorkerConfig()
         self._handlers = handlers_by_kind(handlers)
@@ -78,6 +85,7 @@ class AsyncJobWorker:
         self._counts = counts = Counts()
         self._renewals = Renewals(provider, config, counts)
         self._recorder = Recorder(provider, config)
+        self._desk = LeaseDesk(provider, config, self._renewals)
         self._claims = Claims(
             provider,
             list(self._handlers),
@@ -95,8 +103,11 @@ class AsyncJobWorker:
             self._recorder,
             self._renewals,
             counts,
+            desk=self._desk,
+            middleware=check_middleware(middleware),
             interrupt=self._interrupt,
             ended=self._claims.slot_freed,
+            postponed=self._claims.due_in,
             start=self._start_soon,
         )
         self._abandoned = AbandonedSweep(provider, config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -23,6 +23,7 @@ from hastetrio import (
     JobContext,
     JobHandler,
     JobLease,
+    JobMiddleware,
     JobOutput,
     WatchRestored,
     job_handler,
@@ -186,6 +187,7 @@ class Rig:
         *handlers: JobHandler,
         worker_id: str = "tester",
         provider: FaultyProvider | None = None,
+        middleware: Sequence[JobMiddleware] = (),
         **config: Any,  # noqa: ANN401
     ) -> AsyncGenerator[AsyncJobWorker]:
         """A worker that has started, with leases of 30 s unless told otherwise.
@@ -198,6 +200,7 @@ class Rig:
             handlers,
             AsyncJobWorkerConfig(**config),
             worker_id=worker_id,
+            middleware=middleware,
         )
         left = self._left[worker] = trio.Event()
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
-from hastetrio import AsyncJob, AsyncJobStatus, JobContext, JobOutput, UnstorableValue
+from hastetrio import (
+    AsyncJob,
+    AsyncJobStatus,
+    JobContext,
+    JobOutput,
+    JobRun,
+    JobTimeout,
+    RetryLater,
+    RetryPolicy,
+    Snooze,
+    UnstorableValue,
+    job_handler,
+)
 from hastetrio._log import EVENTS
 
 from .harness import DAY, DONE, LEASE, EventLog, Rig, Runs, handler, returning
@@ -36,7 +51,7 @@ def test_the_table_in_the_documentation_is_what_the_code_says() -> None:
         (
             event.name,
             logging.getLevelName(event.level).lower(),
-            re.sub(r"%\((\w+)\)(?:\.\d+)?[sf]", r"{\1}", event.message),
+            re.sub(r"%\((\w+)\)(?:\.\d+)?[sfg]", r"{\1}", event.message),
             event.fields,
         )
         for event in EVENTS
@@ -73,6 +88,25 @@ async def test_every_documented_event_is_emitted_with_its_fields(rig: Rig) -> No
         rig.take_over(context.job.id)
         return DONE
 
+    @job_handler("slow", timeout=1)
+    async def slow(context: JobContext) -> JobOutput:
+        await trio.sleep_forever()
+
+    @job_handler("again")
+    async def again(context: JobContext) -> JobOutput | RetryLater | Snooze:
+        if context.attempt == 1:
+            return RetryLater(1)
+        if context.state is None:
+            await context.save_state("put off")
+            return Snooze(1)
+        return DONE
+
+    @contextmanager
+    def broken(run: JobRun) -> Iterator[None]:
+        yield
+        if run.job.kind == "slow":
+            raise OSError("no collector")
+
     def no_watch(kinds: object) -> object:
         raise OSError("no listening")
 
@@ -92,6 +126,9 @@ async def test_every_documented_event_is_emitted_with_its_fields(rig: Rig) -> No
         handler(too_late, "too-late"),
         handler(returning(None), "rubbish"),
         handler(returning(DONE), expire=expire),
+        slow,
+        again,
+        middleware=[broken],
         maintenance_interval=20,
         max_concurrent_jobs=20,
     ) as worker:
@@ -99,6 +136,9 @@ async def test_every_documented_event_is_emitted_with_its_fields(rig: Rig) -> No
         await rig.removed(removed)
         await rig.ended(await rig.create("raises"))
         await rig.ended(await rig.create("rubbish"))
+        await rig.ended(await rig.create("slow"))
+        rig.provider.fail("save_state", times=1)
+        await rig.ended(await rig.create("again"))
         await rig.create("too-late")
         cancelled = await rig.create("long")
         stubborn_one = await rig.create("stubborn")
@@ -207,6 +247,34 @@ async def test_neither_claims_nor_parameters_nor_outputs_are_ever_logged(rig: Ri
     assert rig.log.count("job.rejected") == 7
     assert "Running job" in shown
     assert secret not in shown
+
+
+async def test_neither_states_nor_typed_parameters_are_ever_logged(rig: Rig) -> None:
+    """A client's mistake is told to the client, and a state stays with its job."""
+    secret = "s3cr3t"  # noqa: S105
+
+    @attrs.frozen
+    class Number:
+        number: int
+
+    @job_handler("typed", parameters=Number)
+    async def typed(context: JobContext[Number]) -> JobOutput:
+        return DONE
+
+    @job_handler("saves", timeout=1, retries=RetryPolicy(first=1, on=(JobTimeout,)))
+    async def saves(context: JobContext) -> JobOutput:
+        with pytest.raises(UnstorableValue):
+            await context.save_state([secret, object()])
+        await context.save_state([secret])
+        await trio.sleep_forever()
+
+    rig.provider.fail("save_state", times=2)
+    async with rig.running(typed, saves):
+        await rig.ended(await rig.create("typed", parameters={"number": secret}))
+        await rig.ended(await rig.create("saves", parameters=secret, unique_key=secret))
+        await rig.until(lambda: rig.log.count("job.finished") == 2)
+    assert rig.log.count("job.call-retried") == 2
+    assert secret not in rig.log.text()
 
 
 def test_a_record_that_is_not_as_declared_is_noticed(event_log: EventLog) -> None:
