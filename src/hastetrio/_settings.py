@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 from cattrs import Converter
 
-from hastetrio._config import AsyncJobWorkerConfig
+from hastetrio._config import AsyncJobWorkerConfig, whole
 from hastetrio._convert import TEXT, TOML
 from hastetrio._errors import ConfigError
 from hastetrio._http_config import HttpConfig, parse_address
@@ -27,6 +27,9 @@ from hastetrio._settings_help import WORDS
 PREFIX: Final = "HASTETRIO_"
 DEFAULT_FILE: Final = "hastetrio.toml"
 CONFIG_VARIABLE: Final = PREFIX + "CONFIG"
+
+# No setting of a program's, but of the tests' fixtures: a server that is there already.
+TEST_SERVER_VARIABLE: Final = PREFIX + "TEST_SERVER"
 
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -91,6 +94,8 @@ class Settings:
         claims_limit: The most bytes of JSON the claims of a new job may have.
         handlers: Handlers to run, each `MODULE:ATTR`.
         kinds: The kinds to run, or none for every kind there is a handler for.
+        middleware: What goes around each run of a handler, each `MODULE:ATTR`.
+        transaction_connections: The most transactions that handlers have open at once.
         export_source: The directory bulk-export reads.
         export_output: The directory bulk-export writes to.
         export_base_url: The URL under which that directory is served.
@@ -117,6 +122,8 @@ class Settings:
     claims_limit: int = attrs.field(default=_MIB, validator=_size)
     handlers: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = ()
+    transaction_connections: int = attrs.field(default=4, validator=whole(1, 1000))
     export_source: Path | None = None
     export_output: Path | None = None
     export_base_url: str | None = None
@@ -330,7 +337,10 @@ def _choose_database(found: dict[str, _Found]) -> None:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    known = {key.variable for key in KEYS.values()} | {CONFIG_VARIABLE}
+    known = {key.variable for key in KEYS.values()} | {
+        CONFIG_VARIABLE,
+        TEST_SERVER_VARIABLE,
+    }
     unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
     if not unknown:
         return ()

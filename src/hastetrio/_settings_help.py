@@ -22,6 +22,11 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "claims_limit": ("BYTES", "The most bytes of JSON the claims may have."),
     "handlers": ("MODULE:ATTR", "A handler, or an iterable of handlers. May be repeated."),
     "kinds": ("K,...", "Run only these kinds of the handlers there are."),
+    "middleware": ("MODULE:ATTR", "A hook around each run, or an iterable. May be repeated."),
+    "transaction_connections": (
+        "N",
+        "The most transactions handlers have open at once, each on a connection of its own.",
+    ),
     "export_source": ("DIR", "Switch on bulk-export: the NDJSON files it exports."),
     "export_output": ("DIR", "Where bulk-export writes the files it makes."),
     "export_base_url": ("URL", "The URL under which the export's output is served."),
@@ -36,6 +41,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "output_limit": ("BYTES", "The most bytes of JSON a result may have."),
     "outcome_limit": ("BYTES", "The most bytes of JSON a failed job's outcome may have."),
     "progress_limit": ("CHARACTERS", "The most characters a progress text keeps."),
+    "thread_limit": ("N", "Threads that handlers run functions in at once (run_sync)."),
     "http": (
         "HOST:PORT",
         f"Where to listen for HTTP; port 0 for any that is free. serve uses {DEFAULT_ADDRESS}.",

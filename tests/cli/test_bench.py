@@ -234,6 +234,7 @@ def test_a_signal_ends_a_server_that_is_thrown_away(folder: Path, start: Start) 
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_lost_is_counted(server_url: str, start: Start) -> None:
     """The figure that must be 0 is not always 0: here somebody else takes one of five jobs."""
     sizes = ("--leases", "5", "--lease", "3", "--seconds", "4")
@@ -273,6 +274,7 @@ def test_an_error_in_the_middle_is_one_line_and_nothing_is_left(
     assert ask(server_url, "SELECT 1 FROM pg_database WHERE datname = %s", database) == []
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_dies_is_one_line_and_nothing_is_left(
     server_url: str, start: Start
 ) -> None:
@@ -288,6 +290,7 @@ def test_a_worker_process_that_dies_is_one_line_and_nothing_is_left(
     assert ask(server_url, "SELECT 1 FROM pg_database WHERE datname = %s", database) == []
 
 
+@pytest.mark.slow
 def test_the_worker_process_does_not_outlive_a_benchmark_that_was_killed(
     server_url: str, folder: Path, start: Start
 ) -> None:

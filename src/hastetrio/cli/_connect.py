@@ -98,6 +98,7 @@ async def provider_on(
         parameters_limit=settings.parameters_limit,
         claims_limit=settings.claims_limit,
         client_connections=client_connections,
+        transaction_connections=settings.transaction_connections,
     ) as provider:
         if schema and settings.embedded:
             await provider.migrate()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hastetrio._errors import ConfigError
 from hastetrio._handler import JobHandler, handlers_by_kind
+from hastetrio._middleware import JobMiddleware, check_middleware
 from hastetrio._settings import Settings
 
 ENTRY_POINTS: Final = "hastetrio.handlers"
@@ -63,9 +64,25 @@ def collect_handlers(
     return [by_kind[kind][0] for kind in dict.fromkeys(chosen)]
 
 
+def collect_middleware(settings: Settings) -> tuple[JobMiddleware, ...]:
+    """The middlewares that the settings ask for, in their order.
+
+    Raises:
+        ConfigError: One cannot be imported, or is none.
+    """
+    found: list[Any] = []
+    for target in settings.middleware:
+        given = _imported(target, "middleware")
+        try:
+            found += check_middleware(given)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (from {target})") from None
+    return tuple(found)
+
+
 def _sources(settings: Settings, export: JobHandler | None) -> Iterable[tuple[str, Sequence[Any]]]:
     for target in settings.handlers:
-        yield target, _imported(target)
+        yield target, _imported(target, "handlers")
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         origin = f"the entry point {entry.name!r} ({entry.value})"
         yield origin, _loaded(origin, entry.load)
@@ -73,12 +90,10 @@ def _sources(settings: Settings, export: JobHandler | None) -> Iterable[tuple[st
         yield "--export-source", [export]
 
 
-def _imported(target: str) -> list[Any]:
+def _imported(target: str, what: str) -> list[Any]:
     module, _, attribute = target.partition(":")
     if not module or not attribute:
-        raise ConfigError(
-            f"handlers: {target!r} is not MODULE:ATTR, such as my_handlers:all_of_them"
-        )
+        raise ConfigError(f"{what}: {target!r} is not MODULE:ATTR, such as my_{what}:all_of_them")
     here = str(Path.cwd())
     # As `python -m` has it; a console script's path begins with the folder of the script.
     if here not in sys.path and "" not in sys.path:
@@ -90,20 +105,24 @@ def _imported(target: str) -> list[Any]:
             found = getattr(found, name)
         return found
 
-    return _loaded(target, load)
+    return _loaded(target, load, what)
 
 
-def _loaded(origin: str, load: Any) -> list[Any]:  # noqa: ANN401  # a callable of anything
+def _loaded(
+    origin: str,
+    load: Any,  # noqa: ANN401  # a callable of anything
+    what: str = "handlers",
+) -> list[Any]:
     try:
         found = load()
         if isinstance(found, (JobHandler, type, str)) or not isinstance(found, Iterable):
             return [found]
         return list(found)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        _logger.debug("handlers could not be imported from %s", origin, exc_info=True)
+        _logger.debug("%s could not be imported from %s", what, origin, exc_info=True)
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ConfigError(
-            f"handlers cannot be imported from {origin}: {reason} "
+            f"{what} cannot be imported from {origin}: {reason} "
             "(--log-level debug shows the traceback)"
         ) from None
 

@@ -19,6 +19,7 @@ from hastetrio.cli._options import EPILOG, State, global_options, pass_state, se
 
 if TYPE_CHECKING:
     from hastetrio._handler import JobHandler
+    from hastetrio._middleware import JobMiddleware
     from hastetrio.cli._stop import Stopper
     from hastetrio.fhir import Authenticator
 
@@ -29,9 +30,9 @@ _logger = logging.getLogger("hastetrio.cli")
 @click.option("--worker", "with_worker", is_flag=True, help="Run jobs in this process, too.")
 @setting_options("http", *FACE_KEYS)
 @setting_options(*TOKEN_KEYS)
-@setting_options("handlers", "kinds")
+@setting_options("handlers", "kinds", "middleware")
 @setting_options("export_source", "export_output", "export_base_url", "export_pace")
-@setting_options(*WORKER_KEYS)
+@setting_options(*WORKER_KEYS, "transaction_connections")
 @global_options(hidden=True)
 @pass_state
 def serve(state: State, *, with_worker: bool) -> None:
@@ -49,7 +50,7 @@ def serve(state: State, *, with_worker: bool) -> None:
     settings = state.settings(log_level="info")
     settings.check_database()
     demands_tokens = settings.check_tokens()
-    from hastetrio.cli._handlers import collect_handlers
+    from hastetrio.cli._handlers import collect_handlers, collect_middleware
     from hastetrio.cli._http import listening_on
 
     address = settings.http or DEFAULT_ADDRESS
@@ -66,6 +67,7 @@ def serve(state: State, *, with_worker: bool) -> None:
             handlers,
             _authenticator(settings) if demands_tokens else None,
             sockets,
+            collect_middleware(settings) if with_worker else (),
             with_worker=with_worker,
         )
         if not any(handler.operation for handler in handlers):
@@ -123,6 +125,7 @@ class _Service:
     handlers: Sequence[JobHandler]
     authenticator: Authenticator | None
     sockets: Sequence[socket.socket]
+    middleware: Sequence[JobMiddleware]
     with_worker: bool = attrs.field(kw_only=True)
 
     async def run(self) -> None:
@@ -164,7 +167,12 @@ class _Service:
             if self.with_worker:
                 # Connections of its own: no number of requests makes a renewal late.
                 own = provider_on(dsn, settings, schema=False, call_budget=config.call_budget)
-                worker = AsyncJobWorker(await stack.enter_async_context(own), self.handlers, config)
+                worker = AsyncJobWorker(
+                    await stack.enter_async_context(own),
+                    self.handlers,
+                    config,
+                    middleware=self.middleware,
+                )
             health = Health(
                 functools.partial(provider.check_schema, warn=False), has_worker=self.with_worker
             )

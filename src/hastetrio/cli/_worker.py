@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastetrio._handler import JobHandler
+    from hastetrio._middleware import JobMiddleware
     from hastetrio._worker import AsyncJobWorker
     from hastetrio.cli._stop import Stopper
     from hastetrio.postgres import PostgresJobProvider
@@ -27,9 +28,9 @@ _logger = logging.getLogger("hastetrio.cli")
 
 
 @click.command(epilog=EPILOG)
-@setting_options("handlers", "kinds")
+@setting_options("handlers", "kinds", "middleware")
 @setting_options("export_source", "export_output", "export_base_url", "export_pace")
-@setting_options(*WORKER_KEYS, "http", "public_url")
+@setting_options(*WORKER_KEYS, "transaction_connections", "http", "public_url")
 @global_options(hidden=True)
 @pass_state
 def worker(state: State) -> None:
@@ -46,26 +47,28 @@ def worker(state: State) -> None:
     """
     settings = state.settings(log_level="info")
     settings.check_database()
-    from hastetrio.cli._handlers import collect_handlers
+    from hastetrio.cli._handlers import collect_handlers, collect_middleware
 
     handlers = collect_handlers(settings)
+    middleware = collect_middleware(settings)
     import trio
 
     from hastetrio._collector import tune_collector
 
     tune_collector()
     if settings.http is None:
-        trio.run(functools.partial(_serve, settings, handlers))
+        trio.run(functools.partial(_serve, settings, handlers, middleware))
         return
     from hastetrio.cli._http import listening_on
 
     with listening_on(settings.http) as sockets:
-        trio.run(functools.partial(_serve, settings, handlers, sockets))
+        trio.run(functools.partial(_serve, settings, handlers, middleware, sockets))
 
 
 async def _serve(
     settings: Settings,
     handlers: Sequence[JobHandler],
+    middleware: Sequence[JobMiddleware],
     sockets: Sequence[socket.socket] | None = None,
 ) -> None:
     import trio
@@ -84,7 +87,7 @@ async def _serve(
                 nursery.start_soon(stopper.obey, signals)
                 async with open_provider(settings, call_budget=config.call_budget) as provider:
                     _logger.info("Connected to %s", database_name(settings))
-                    worker = AsyncJobWorker(provider, handlers, config)
+                    worker = AsyncJobWorker(provider, handlers, config, middleware=middleware)
                     if sockets is None:
                         stopper.serve(worker)
                         await worker.run()

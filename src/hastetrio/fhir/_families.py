@@ -92,6 +92,12 @@ def _cumulated(ends: Sequence[float], classes: Sequence[int]) -> list[tuple[str,
     return buckets
 
 
+# How a job may end for a worker; the names of `Counts`.
+_ENDS: Final = (
+    *("completed", "failed", "retried", "snoozed", "dropped", "handed_back", "unrecorded"),
+)
+
+
 def build_family() -> Metric:
     """Which program this is."""
     return _gauges(
@@ -116,9 +122,11 @@ def queue_families(overview: QueueOverview) -> Iterator[Metric]:
     for one in overview.counts:
         jobs[one.status.value, label(one.kind)] += one.count
     oldest: dict[str, float] = {}
+    delayed: Counter[str] = Counter()
     for waiting in overview.waiting:
         kind = label(waiting.kind)
         oldest[kind] = max(oldest.get(kind, 0.0), waiting.oldest_seconds)
+        delayed[kind] += waiting.delayed
     yield _gauges(
         "hastetrio_jobs",
         "Jobs that have not expired, by status and kind.",
@@ -127,9 +135,15 @@ def queue_families(overview: QueueOverview) -> Iterator[Metric]:
     )
     yield _gauges(
         "hastetrio_oldest_waiting_seconds",
-        "How long the oldest queued job of a kind has waited.",
+        "How long the longest due job of a kind has waited.",
         ["kind"],
         (((kind,), seconds) for kind, seconds in oldest.items()),
+    )
+    yield _gauges(
+        "hastetrio_jobs_delayed",
+        "Queued jobs of a kind that wait for their time.",
+        ["kind"],
+        (((kind,), count) for kind, count in delayed.items()),
     )
     yield GaugeMetricFamily(
         "hastetrio_leases",
@@ -167,11 +181,8 @@ def worker_families(worker: WorkerStatistics) -> Iterator[Metric]:
         ),
         (
             "finishes",
-            "Jobs ended, by how.",
-            {
-                name: getattr(totals, name)
-                for name in ("completed", "failed", "dropped", "handed_back", "unrecorded")
-            },
+            "Runs ended, by how.",
+            {name: getattr(totals, name) for name in _ENDS},
         ),
         (
             "renewals",

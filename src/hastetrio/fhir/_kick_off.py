@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hastetrio._errors import LiveJobLimit, UnstorableValue
-from hastetrio._handler import JobHandler
+from hastetrio._handler import JobHandler, attempts_of, judge_parameters
 from hastetrio._model import CreateAsyncJob
 from hastetrio._operation import HANDLING, TARGET, Level
 from hastetrio._outcome import IssueType, OperationOutcomeError
@@ -23,6 +23,7 @@ from hastetrio.fhir._face import Face, information
 from hastetrio.fhir._parameters import read_parameters
 from hastetrio.fhir._places import Place
 from hastetrio.fhir._prefer import Preferences, parse_prefer
+from hastetrio.fhir._shaped import shaped
 
 # Seconds after which a project at its limit may try again.
 _FULL_RETRY: Final = 30
@@ -54,9 +55,11 @@ async def kick_off(
             f"${operation.name} is answered asynchronously: send Prefer: respond-async.",
         )
     parameters = await read_parameters(request, face.config.body_limit)
+    if handler.parameters is not None:
+        parameters = shaped(handler.parameters, parameters)
     _add_circumstances(parameters, place, preferences)
     try:
-        handler.check_parameters(parameters)
+        judge_parameters(handler, parameters)
     except OperationOutcomeError as error:
         raise RequestError(400, IssueType.INVALID, "bad parameters", issues=error.issues) from None
     try:
@@ -69,6 +72,7 @@ async def kick_off(
                 parameters=parameters,
                 claims=caller.claims,
                 retention=face.retention,
+                max_attempts=attempts_of(handler),
             ),
             live_limit=face.config.live_limit,
         )
