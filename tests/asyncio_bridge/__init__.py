@@ -1,0 +1,1 @@
+"""The bridge to asyncio; what imports it runs in a process of its own."""
