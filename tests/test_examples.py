@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from hastetrio import AsyncJobStatus, JobHandler
 from hastetrio.testing import run_job
@@ -31,15 +29,6 @@ def test_the_readme_handler_runs_and_its_test_passes(
     run = namespace["test_words_are_counted"]
     assert callable(run)
     run()
-
-
-async def test_the_chaos_test_of_the_documentation_passes(autojump_clock: MockClock) -> None:
-    """What the page on testing shows is what happens."""
-    text = (ROOT / "docs" / "testing.md").read_text("utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    namespace: dict[str, Any] = {}
-    exec(compile(block, "testing.md", "exec"), namespace)  # noqa: S102
-    await namespace["a_killed_renewal_costs_a_run_and_no_result"]()
 
 
 def test_the_example_is_the_readme_handler(monkeypatch: pytest.MonkeyPatch) -> None:

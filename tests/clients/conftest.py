@@ -17,7 +17,7 @@ from .environments import MEDPLUM, SEKMET, SMART_FETCH, Client, NotToBeHad, fold
 from .processes import Served, serving
 
 if TYPE_CHECKING:
-    from tests.conftest import _Databases
+    from hastetrio.testing._databases import Databases
 
 from hastetrio.bulk import sample_directory
 
@@ -71,16 +71,22 @@ def export_arguments(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def served(databases: _Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all clients of the session, with the operations of these tests."""
-    url = databases.take()
     folder = tmp_path_factory.mktemp("served")
-    with serving(
-        folder,
-        *("--http", "127.0.0.1:0", "--max-concurrent-jobs", "8", "--poll-interval", "0.2"),
-        *("--export-source", str(sample_directory()), "--export-output", str(folder / "exported")),
-        *("--handlers", "client_handlers:HANDLERS"),
-        environ={"HASTETRIO_DATABASE_URL": url},
-    ) as served:
+    with (
+        databases.migrated() as url,
+        serving(
+            folder,
+            *("--http", "127.0.0.1:0", "--max-concurrent-jobs", "8", "--poll-interval", "0.2"),
+            *(
+                "--export-source",
+                str(sample_directory()),
+                "--export-output",
+                str(folder / "exported"),
+            ),
+            *("--handlers", "client_handlers:HANDLERS"),
+            environ={"HASTETRIO_DATABASE_URL": url},
+        ) as served,
+    ):
         yield served
-    databases.give_back(url)

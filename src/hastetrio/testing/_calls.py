@@ -9,6 +9,7 @@ import attrs
 CallName: TypeAlias = Literal[
     "create_job",
     "create_jobs",
+    "retry_job",
     "read_job",
     "list_jobs",
     "count_live_jobs",
@@ -19,6 +20,8 @@ CallName: TypeAlias = Literal[
     "finish_job",
     "finish_jobs",
     "release_job",
+    "reschedule_job",
+    "save_state",
     "fail_abandoned_jobs",
     "claim_expired_jobs",
     "delete_expired_job",

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import trio
 
-from hastetrio._errors import ProviderUnavailable
+from hastetrio._errors import LeaseLost
 from hastetrio._model import LeaseRenewal
 from hastetrio._nursery import serving_nursery
-from hastetrio._provider import JobCancelled, JobFinish, WatchEvent, WatchRestored
-from hastetrio.testing._calls import CallName, Fault, RecordedCall, RenewalKilled
+from hastetrio._provider import JobCancelled, JobFinish, JobTransaction, WatchEvent, WatchRestored
+from hastetrio.testing._book import FaultBook
+from hastetrio.testing._calls import RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
         JobLease,
         JobResult,
     )
-    from hastetrio._provider import AsyncJobProvider, JobPosition
+    from hastetrio._provider import JobPosition
 
 T = TypeVar("T")
 
 
-class FaultyProvider:
+class FaultyProvider(FaultBook):
     """Wraps a provider; every call goes through, except where a fault was put in.
 
     Faults are tried in the order they were put in, and the first that matches is used. All is
@@ -39,94 +41,6 @@ class FaultyProvider:
     Args:
         provider: The provider to wrap.
     """
-
-    def __init__(self, provider: AsyncJobProvider) -> None:
-        self._provider = provider
-        self._faults: list[Fault] = []
-        self._lost: set[str] = set()
-        self._deaf = False
-        self._unheard: set[str] = set()
-        self.calls: list[RecordedCall] = []
-        """Every call, in order."""
-
-    def fail(
-        self,
-        name: CallName,
-        *,
-        job: str | None = None,
-        times: int | None = None,
-        error: BaseException | None = None,
-    ) -> Fault:
-        """Raise `error` (ProviderUnavailable) instead of making the call."""
-        error = error or ProviderUnavailable("a fault was injected")
-        return self._put(Fault(name, job, times, "fail", error))
-
-    def drop(self, name: CallName, *, job: str | None = None, times: int | None = None) -> Fault:
-        """Make the call, but lose its answer: ProviderUnavailable is raised afterwards."""
-        error = ProviderUnavailable("the answer was lost")
-        return self._put(Fault(name, job, times, "drop", error))
-
-    def hang(self, name: CallName, *, job: str | None = None, times: int | None = None) -> Fault:
-        """Never make the call and never answer, until the caller is cancelled."""
-        return self._put(Fault(name, job, times, "hang"))
-
-    def delay(
-        self, name: CallName, seconds: float, *, job: str | None = None, times: int | None = None
-    ) -> Fault:
-        """Make the call `seconds` later."""
-        return self._put(Fault(name, job, times, "delay", seconds=seconds))
-
-    def delay_answer(
-        self, name: CallName, seconds: float, *, job: str | None = None, times: int | None = None
-    ) -> Fault:
-        """Make the call at once, and answer `seconds` later."""
-        return self._put(Fault(name, job, times, "delay_answer", seconds=seconds))
-
-    def kill_renewals(self, *, job: str | None = None, times: int | None = None) -> Fault:
-        """Kill the task that renews: RenewalKilled is raised inside of `renew_lease`."""
-        return self._put(Fault("renew_lease", job, times, "fail", RenewalKilled()))
-
-    def lose_lease(self, id: str) -> None:
-        """Answer from now on as if another worker had taken the job."""
-        self._lost.add(id)
-
-    def drop_wakeups(self) -> None:
-        """Let no notification through from now on."""
-        self._deaf = True
-
-    async def cancel_behind(self, job: AsyncJob) -> AsyncJob | None:
-        """Cancel a job as its client would, past all faults and without a notification."""
-        self._unheard.add(job.id)
-        return await self._provider.cancel_job(job.tenant, job.project, job.id)
-
-    def made(self, name: CallName, id: str | None = None) -> list[RecordedCall]:
-        """The calls of one method (about one job), in order."""
-        return [c for c in self.calls if c.name == name and (id is None or c.id == id)]
-
-    def _put(self, fault: Fault) -> Fault:
-        self._faults.append(fault)
-        return fault
-
-    async def _call(self, name: CallName, id: str | None, call: Callable[[], Awaitable[T]]) -> T:
-        await trio.lowlevel.checkpoint()
-        fault = next((fault for fault in self._faults if fault.matches(name, id)), None)
-        self.calls.append(
-            RecordedCall(name, id, trio.current_time(), fault.kind if fault else None)
-        )
-        if fault is None:
-            return await call()
-        if fault.kind == "hang":
-            await trio.sleep_forever()
-        if fault.kind == "fail" and fault.error is not None:
-            raise fault.error
-        if fault.kind == "delay":
-            await trio.sleep(fault.seconds)
-        answer = await call()
-        if fault.kind == "delay_answer":
-            await trio.sleep(fault.seconds)
-        if fault.error is not None:
-            raise fault.error
-        return answer
 
     async def create_job(
         self, tenant: str, project: str, job: CreateAsyncJob, *, live_limit: int | None = None
@@ -144,6 +58,16 @@ class FaultyProvider:
         """See `AsyncJobProvider.create_jobs`."""
         return await self._call(
             "create_jobs", None, lambda: self._provider.create_jobs(tenant, project, jobs)
+        )
+
+    async def retry_job(
+        self, tenant: str, project: str, id: str, *, submitted_by: str | None = None
+    ) -> AsyncJob | None:
+        """See `AsyncJobProvider.retry_job`."""
+        return await self._call(
+            "retry_job",
+            id,
+            lambda: self._provider.retry_job(tenant, project, id, submitted_by=submitted_by),
         )
 
     async def read_job(
@@ -276,6 +200,51 @@ class FaultyProvider:
             lambda: self._provider.release_job(id, lease, give_back=give_back),
         )
 
+    async def reschedule_job(
+        self,
+        id: str,
+        lease: JobLease,
+        after: float,
+        *,
+        give_back: bool,
+        retention: float,
+        failure: str | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """See `AsyncJobProvider.reschedule_job`."""
+        if id in self._lost:
+            return await self._call("reschedule_job", id, _answer(False))
+        return await self._call(
+            "reschedule_job",
+            id,
+            lambda: self._provider.reschedule_job(
+                id,
+                lease,
+                after,
+                give_back=give_back,
+                retention=retention,
+                failure=failure,
+                progress=progress,
+            ),
+        )
+
+    async def save_state(self, id: str, lease: JobLease, state: str) -> bool:
+        """See `AsyncJobProvider.save_state`."""
+        if id in self._lost:
+            return await self._call("save_state", id, _answer(False))
+        return await self._call(
+            "save_state", id, lambda: self._provider.save_state(id, lease, state)
+        )
+
+    @asynccontextmanager
+    async def transaction(self, id: str, lease: JobLease) -> AsyncGenerator[JobTransaction]:
+        """See `AsyncJobProvider.transaction`. No fault strikes it; a lost lease shows in it."""
+        async with self._provider.transaction(id, lease) as transaction:
+            fenced = _FencedTransaction(transaction, self._lost)
+            yield fenced
+            if id in self._lost and not fenced.is_finished:
+                raise LeaseLost("the job is another worker's: the transaction is undone")
+
     async def fail_abandoned_jobs(
         self, outcome: Mapping[str, Any], retention: float, limit: int
     ) -> int:
@@ -343,3 +312,23 @@ def _answer(value: T) -> Callable[[], Awaitable[T]]:
         return value
 
     return answer
+
+
+@attrs.define
+class _FencedTransaction:
+    """A transaction in which the jobs of `lost` are another worker's."""
+
+    _transaction: JobTransaction
+    _lost: set[str]
+    is_finished: bool = False
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401  # what kind it is, the storage says
+        return self._transaction.connection
+
+    async def finish(self, finish: JobFinish) -> bool:
+        if finish.id in self._lost:
+            await trio.lowlevel.checkpoint()
+            return False
+        self.is_finished = await self._transaction.finish(finish)
+        return self.is_finished

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-import sniffio
 import trio
 import trio.testing
 
 from hastetrio._config import AsyncJobWorkerConfig
+from hastetrio._handler import attempts_of
 from hastetrio._model import AsyncJob, CreateAsyncJob
 from hastetrio._nursery import serving_nursery
+from hastetrio._typed import is_structured, unstructure
 from hastetrio._worker import AsyncJobWorker
 from hastetrio.memory import MemoryJobProvider
+from hastetrio.testing._logs import collected, log_lines
+from hastetrio.testing._seen import Seen
+from hastetrio.testing._threads import outside_of_loops
 
 if TYPE_CHECKING:
     from hastetrio._handler import JobHandler
+    from hastetrio.testing._finished import FinishedJob
 
 # Real seconds between looks at a thread, or a socket, that a handler waits for.
 _TICK: Final = 0.01
@@ -27,8 +30,12 @@ _TICK: Final = 0.01
 # from one look to the next.
 _LOOK: Final = 30.0
 
-# The wake-up of the memory provider is never lost, so that a poll finds nothing new.
+# The wake-up of the memory provider is never lost, so that a poll finds nothing new but jobs whose
+# time has come; those start up to a minute late, and a minute costs nothing.
 _CONFIG: Final = AsyncJobWorkerConfig(poll_interval=60)
+
+# What a task is in while it waits for a thread.
+_IN_THREAD: Final = trio.to_thread.run_sync.__code__
 
 
 def run_job(
@@ -38,54 +45,70 @@ def run_job(
     claims: dict[str, Any] | None = None,
     request: str = "",
     config: AsyncJobWorkerConfig | None = None,
-) -> AsyncJob:
+    max_attempts: int | None = None,
+) -> FinishedJob:
     """Run one job of `handler` in a worker over a memory provider, and return it as it ended.
 
     Sleeps of the handler take no time; while it waits for a thread, a process or a socket, time
-    passes as it does outside. It is an ordinary function: call it from any test; inside of a
+    passes as it does outside. A job that is to be retried or was snoozed is run again when its time
+    has come, until it has ended. It is an ordinary function: call it from any test; inside of a
     running trio loop it blocks that loop until the job has ended.
 
     Args:
         handler: The handler to test.
-        parameters: The job's parameters, any JSON; an empty object by default.
+        parameters: The job's parameters, any JSON; an empty object by default. An instance of an
+            attrs class or dataclass becomes JSON.
         claims: The submitter's claims; `{"sub": "test"}` by default.
         request: The kick-off's URL.
         config: The worker's durations and limits.
+        max_attempts: How often the job may be started; by default what a kick-off would say: the
+            attempts of the handler's retry policy, or 3 without one.
 
     Returns:
-        The job, completed or failed, with its output or error.
+        The job, completed or failed, with its output or error, every progress text and the logs.
 
     Raises:
-        ValueError: The claims name nobody.
+        ValueError: The claims name nobody, or `max_attempts` is out of range.
         UnstorableValue: The parameters or claims are not JSON that can be stored.
-        LookupError: The job ended without a result.
+        LookupError: The job ended without a result; a note holds what was logged.
     """
+    if parameters is None:
+        parameters = {}
+    elif is_structured(type(parameters)):
+        parameters = unstructure(parameters)
     created = CreateAsyncJob(
         kind=handler.kind,
         request=request,
-        parameters={} if parameters is None else parameters,
+        parameters=parameters,
         claims={"sub": "test"} if claims is None else claims,
+        max_attempts=attempts_of(handler) if max_attempts is None else max_attempts,
     )
 
-    def run() -> AsyncJob:
-        clock = trio.testing.MockClock()
-        return trio.run(_run, handler, created, config or _CONFIG, clock, clock=clock)
+    settings = config or _CONFIG
 
-    try:
-        sniffio.current_async_library()
-    except sniffio.AsyncLibraryNotFoundError:
-        return run()
-    return _in_thread(run)
+    def run() -> FinishedJob:
+        clock = trio.testing.MockClock()
+        seen = Seen(settings.progress_limit)
+        with collected(clock) as records:
+            try:
+                job = trio.run(_run, handler, created, settings, seen, clock, clock=clock)
+            except LookupError as error:
+                error.add_note(log_lines(records))
+                raise
+        return seen.finished(job, records)
+
+    return outside_of_loops(run)
 
 
 async def _run(
     handler: JobHandler,
     created: CreateAsyncJob,
     config: AsyncJobWorkerConfig,
+    seen: Seen,
     clock: trio.testing.MockClock,
 ) -> AsyncJob:
     provider = MemoryJobProvider()
-    worker = AsyncJobWorker(provider, [handler], config)
+    worker = AsyncJobWorker(provider, [handler], config, middleware=[seen])
     job = await provider.create_job("test", "test", created)
     await trio.testing.wait_all_tasks_blocked()
     idle = _count_real_waits()
@@ -116,32 +139,21 @@ async def _pass_time(clock: trio.testing.MockClock, idle: int) -> None:
 
 def _count_real_waits() -> int:
     """How many threads and sockets tasks wait for; trio itself waits for one socket."""
-    limiter = trio.to_thread.current_default_thread_limiter()
+    # Of threads that nobody waits for any more, only trio's own limiter knows.
+    threads = trio.to_thread.current_default_thread_limiter().borrowed_tokens
     io = trio.lowlevel.current_statistics().io_statistics
     # The names differ between epoll and kqueue.
     names = ("tasks_waiting_read", "tasks_waiting_write", "tasks_waiting")
-    return limiter.borrowed_tokens + sum(getattr(io, name, 0) for name in names)
+    return threads + _count_tasks_in_threads() + sum(getattr(io, name, 0) for name in names)
 
 
-@attrs.define
-class _Outcome:
-    value: AsyncJob | None = None
-    error: BaseException | None = None
-
-
-def _in_thread(run: Any) -> AsyncJob:  # noqa: ANN401
-    outcome = _Outcome()
-
-    def call() -> None:
-        try:
-            outcome.value = run()
-        except BaseException as error:  # noqa: BLE001  # it is raised again by the caller
-            outcome.error = error
-
-    thread = threading.Thread(target=call, name="hastetrio run_job")
-    thread.start()
-    thread.join()
-    if outcome.error is not None:
-        raise outcome.error
-    assert outcome.value is not None  # noqa: S101
-    return outcome.value
+def _count_tasks_in_threads() -> int:
+    """How many tasks wait for a thread, by whatever limiter: `context.run_sync` has its own."""
+    root = trio.lowlevel.current_root_task()
+    tasks, count = [] if root is None else [root], 0
+    while tasks:
+        task = tasks.pop()
+        count += any(frame.f_code is _IN_THREAD for frame, _ in task.iter_await_frames())
+        for nursery in task.child_nurseries:
+            tasks += nursery.child_tasks
+    return count

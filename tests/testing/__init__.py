@@ -1,0 +1,1 @@
+"""Tests of `hastetrio.testing`: what the tests of handler authors rest on."""
