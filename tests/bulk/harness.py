@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import attrs
+from tests.fakes import FakeClaim, make_context
 
-from hastetrio._handler import CancelReason, JobContext
 from hastetrio._model import AsyncJob, AsyncJobStatus
 from hastetrio.bulk import BulkExport
 
@@ -35,25 +34,8 @@ def make_job(job_id: str = "job-1", parameters: object = None) -> AsyncJob:
         created_at=now,
         updated_at=now,
         expires_at=now,
+        run_at=now,
     )
-
-
-@attrs.define
-class FakeClaim:
-    """What a context needs of a claim; keeps the progress reports."""
-
-    job: AsyncJob
-    name: str = "abcd1234"
-    cancel_reason: CancelReason | None = None
-    deadline: float = math.inf
-    on_report: Callable[[str], None] | None = None
-    reports: list[str] = attrs.field(factory=list)
-
-    def report(self, text: str, /) -> None:
-        """Keep one report."""
-        self.reports.append(text)
-        if self.on_report is not None:
-            self.on_report(text)
 
 
 @attrs.frozen
@@ -91,11 +73,15 @@ async def export(
     job_id: str = "job-1",
     parameters: object = None,
     claim: str = "abcd1234",
+    state: object = None,
     on_report: Callable[[str], None] | None = None,
+    on_save: Callable[[Any], None] | None = None,
 ) -> Exported:
-    """Run one export to its manifest."""
-    held = FakeClaim(make_job(job_id, parameters), claim, on_report=on_report)
-    output = await handler.run(JobContext(held))
+    """Run one export to its manifest; `state` is what an earlier attempt saved."""
+    held = FakeClaim(
+        make_job(job_id, parameters), claim, state=state, on_report=on_report, on_save=on_save
+    )
+    output = await handler.run(make_context(held))
     assert output.content_type == "application/json"
     return Exported(output.value, handler.directory_of(job_id), held.reports)
 
@@ -109,6 +95,11 @@ def resource(resource_type: str, number: int = 1, **elements: object) -> bytes:
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Write an NDJSON file."""
     path.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    """The files of a directory, with what is in them."""
+    return {entry.name: entry.read_bytes() for entry in directory.iterdir()}
 
 
 def names_in(directory: Path) -> list[str]:

@@ -4,12 +4,20 @@ Three kinds of directory inside the output directory belong to a job, and nothin
 
 - `<name>`: the finished export;
 - `.<name>.<claim>.tmp`: what the attempt under that claim is writing;
-- `.<name>.<random>.old`: what is being deleted.
+- `.<name>.<random>.old`: what is being deleted; `.<name>.<claim>.old`: what a later attempt takes
+  files over from, before it is deleted.
 
 Why no attempt can spoil another's export: a directory is *renamed* to `.old` before it is deleted.
 An attempt whose lease lapsed may still write for a moment (its machine was paused, say). Once its
 successor, or `expire`, has renamed its temporary directory, its next file cannot be created and
 its final rename finds nothing: what it does late leaves no trace.
+
+That holds for files that are taken over, too (`adopt`). A late attempt may hold a file open for
+writing while its directory is renamed, or stand between finding the directory and making a file in
+it; neither goes by the name any more. So the successor has a directory of its own, and what the
+late attempt may still have open, the last file of each type, is *copied* into it, up to the size
+that was saved. The files before the last are full: an attempt that has saved a state never opens
+them again. They are linked, which costs nothing however large they are.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -36,6 +44,9 @@ _PLAIN_CLAIM: Final = re.compile(r"[a-z0-9]{1,32}")
 # What opening says of something that is not there, or no file: nothing of that name, or something
 # else in a directory's place; a link that is not followed; a socket.
 _NO_FILE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+
+# Some milliseconds of copying, between two looks at whether to go on.
+_COPY_CHUNK: Final = 1024 * 1024
 
 
 def directory_name(job_id: str) -> str:
@@ -119,14 +130,53 @@ class JobDirectory:
             OSError: The output directory cannot be written.
         """
         self._output.mkdir(parents=True, exist_ok=True)
-        try:
-            self._remove_leftovers()
-        except OSError:
-            # It costs disk space until the job expires, no more.
-            logger.warning("files of an earlier attempt could not be deleted", exc_info=True)
+        self._clear()
         temporary = self.temporary(claim)
         temporary.mkdir()
         return temporary
+
+    def adopt(
+        self, earlier: str, claim: str, *, full: Mapping[str, int], last: Mapping[str, int]
+    ) -> Path:
+        """Make a temporary directory with files of an earlier attempt, and stop that attempt.
+
+        Only the holder of the job's lease may call this. What the files were taken from stays
+        until `forget`, so that an attempt that ends before then has taken nothing away.
+
+        Args:
+            earlier: The claim of the earlier attempt.
+            claim: This attempt's.
+            full: The files that are written no more, with their sizes.
+            last: Those that are added to, with the sizes they had when the state was saved.
+
+        Raises:
+            OSError: A file is not there or not of that size, or cannot be taken. What was taken is
+                for `begin` to delete.
+        """
+        source = self._adopted(earlier)
+        # Where it is not there, an attempt between that one and this renamed it.
+        with contextlib.suppress(FileNotFoundError):
+            self.temporary(earlier).rename(source)
+        if not self._is_directory(source):
+            raise FileNotFoundError("the files of the earlier attempt are gone")
+        self._clear(source)
+        temporary = self.temporary(claim)
+        temporary.mkdir()
+        for name, size in full.items():
+            self._check()
+            self._link(source / name, temporary / name, size)
+        for name, size in last.items():
+            self._check()
+            self._copy(source / name, temporary / name, size)
+        return temporary
+
+    def forget(self, earlier: str) -> None:
+        """Delete what files were taken from.
+
+        Raises:
+            OSError: It cannot be deleted.
+        """
+        self._remove(self._adopted(earlier))
 
     def publish(self, claim: str) -> None:
         """Give the temporary directory its final name.
@@ -172,10 +222,50 @@ class JobDirectory:
         self._remove_leftovers()
         self._remove(self.final)
 
-    def _remove_leftovers(self) -> None:
+    def _adopted(self, earlier: str) -> Path:
+        return self.temporary(earlier).with_suffix(".old")
+
+    def _link(self, source: Path, target: Path, size: int) -> None:
+        status = source.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            raise OSError(f"{source.name} is not the file of {size:,} bytes that it was")
+        try:
+            target.hardlink_to(source)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Not every file system has hard links.
+            self._copy(source, target, size)
+
+    def _copy(self, source: Path, target: Path, size: int) -> None:
+        """Copy the first `size` bytes of a file, and have the disk hold them."""
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as reader, target.open("xb") as writer:
+            left = size
+            while left:
+                self._check()
+                data = reader.read(min(left, _COPY_CHUNK))
+                if not data:
+                    raise OSError(f"{source.name} is {left:,} bytes shorter than it was")
+                writer.write(data)
+                left -= len(data)
+            writer.flush()
+            os.fsync(writer.fileno())
+
+    def _clear(self, kept: Path | None = None) -> None:
+        """Delete what earlier attempts left in their temporary directories."""
+        try:
+            self._remove_leftovers(kept)
+        except OSError:
+            # It costs disk space until the job expires, no more.
+            logger.warning("files of an earlier attempt could not be deleted", exc_info=True)
+
+    def _remove_leftovers(self, kept: Path | None = None) -> None:
         try:
             entries = [
-                entry for entry in self._output.iterdir() if self._ours.fullmatch(entry.name)
+                entry
+                for entry in self._output.iterdir()
+                if self._ours.fullmatch(entry.name) and entry != kept
             ]
         except FileNotFoundError:
             return

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import string
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import trio
 
-from hastetrio._errors import ConfigError
-from hastetrio._handler import JobContext, JobHandler
+from hastetrio._context import CancelReason, JobContext
+from hastetrio._errors import ConfigError, UnstorableValue
+from hastetrio._handler import JobHandler
 from hastetrio._model import AsyncJob, JobOutput
 from hastetrio._operation import Level, Operation, ResultFile
 from hastetrio.bulk._directory import JobDirectory, directory_name, open_file
 from hastetrio.bulk._export import Export
-from hastetrio.bulk._instant import instant_now
 from hastetrio.bulk._outputs import OutputFile, is_output_name
 from hastetrio.bulk._parameters import OUTPUT_FORMAT, parse_parameters
 
-T = TypeVar("T")
+logger = logging.getLogger("hastetrio.bulk")
 
 DEFAULT_BASE_URL: Final = "http://localhost:8000/w/{tenant}/{project}/api/v1/fhir/r4"
 DEFAULT_FILE_PATH: Final = "_async/{id}/files/{name}"
@@ -32,6 +32,13 @@ DEFAULT_LINE_LIMIT: Final = 16 * 1024 * 1024
 
 # Below the 5 s that a worker's default margin and cancel_grace leave a handler to unwind.
 _CLEAN_UP_SECONDS: Final = 3.0
+
+# A database that is there answers within milliseconds. One that is away must not hold up the
+# export until the lease lapses: what is saved a few seconds later serves as well.
+_SAVE_PATIENCE: Final = 1.0
+
+# For these the job has another attempt.
+_HANDED_BACK: Final = (CancelReason.SHUTDOWN, CancelReason.LEASE_LOST)
 
 
 class BulkExport(JobHandler):
@@ -133,18 +140,22 @@ class BulkExport(JobHandler):
         return ResultFile(file=file, size=size, content_type=OUTPUT_FORMAT)
 
     async def run(self, context: JobContext) -> JobOutput:
-        """Export once.
+        """Export once, or go on with the export of an earlier attempt that was cut short.
+
+        Every few seconds, when a source file is finished, a state is saved with the job; the next
+        attempt does not read the source files again that were finished by then.
 
         Raises:
             OperationOutcomeError: A parameter has a bad value, or a directory cannot be used.
+            LeaseLost: The job is no longer this claim's.
 
         Cancellation: the running step ends within about a tenth of a second (a step waiting for a
-        slow disk, when the disk answers); then what was written is deleted, in at most 3 seconds.
+        slow disk, when the disk answers); then what was written is deleted, in at most 3 seconds;
+        but if the job is handed back, and a state was saved, it is left for the next attempt.
         No thread of the job is left. What could not be deleted goes with the job's next attempt,
         or its expiry.
         """
         parameters = parse_parameters(context.job.parameters)
-        started = instant_now()
         export = Export(
             self._source,
             self._directory(context.job.id),
@@ -156,32 +167,37 @@ class BulkExport(JobHandler):
             paced=self._pace > 0,
         )
         try:
-            await _in_thread(export.begin)
+            await context.run_sync(export.begin, context.state)
+            await _save(context, export)
             while not export.is_done:
                 context.report(export.progress)
-                await _in_thread(export.step)
+                await context.run_sync(export.step)
+                await _save(context, export)
                 if self._pace:
                     await trio.sleep(self._pace)
-            await _in_thread(export.publish)
+            await context.run_sync(export.publish)
         finally:
+            keep = context.cancel_reason in _HANDED_BACK
             with trio.move_on_after(_CLEAN_UP_SECONDS, shield=True):
-                await _in_thread(export.close)
+                await context.run_sync(export.close, keep)
         context.report(export.summary)
-        return JobOutput.json(self._manifest(context.job, started, export))
+        return JobOutput.json(self._manifest(context.job, export))
 
     async def expire(self, job: AsyncJob) -> None:
         """Delete the files of a job, finished or not.
 
         Cancellation: stops between two files; the next call goes on.
         """
-        await _in_thread(self._directory(job.id).remove)
+        # A deadline that passed while the process stood still is noticed before the thread starts.
+        await trio.lowlevel.checkpoint()
+        await trio.to_thread.run_sync(self._directory(job.id).remove)
 
     def _directory(self, job_id: str) -> JobDirectory:
         return JobDirectory(self._output, job_id, trio.from_thread.check_cancelled)
 
-    def _manifest(self, job: AsyncJob, started: str, export: Export) -> dict[str, Any]:
+    def _manifest(self, job: AsyncJob, export: Export) -> dict[str, Any]:
         return {
-            "transactionTime": started,
+            "transactionTime": export.started,
             "request": job.request,
             "requiresAccessToken": self._requires_access_token,
             "output": [self._item(job, file) for file in export.output],
@@ -208,14 +224,24 @@ def sample_directory() -> Path:
     return Path(str(files("hastetrio.bulk") / "sample"))
 
 
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Call `function` in a thread, and wait for it whatever happens.
+async def _save(context: JobContext, export: Export) -> None:
+    """Save the export's state with the job, if there is a new one.
 
-    The checkpoint first lets trio notice a deadline that passed while the process was paused, so
-    that a lease that lapsed meanwhile cancels the job before another step, and not after it.
+    Raises:
+        LeaseLost: The job is no longer this claim's.
     """
-    await trio.lowlevel.checkpoint()
-    return await trio.to_thread.run_sync(function)
+    state = export.take_state()
+    if state is None:
+        return
+    try:
+        with trio.move_on_after(_SAVE_PATIENCE) as scope:
+            await context.save_state(state)
+    except UnstorableValue as error:
+        logger.warning("the export saves no more how far it is: %s", error)
+        export.stop_saving()
+        return
+    if not scope.cancelled_caught:
+        await context.run_sync(export.saved)
 
 
 def _check_directories(source: Path, output: Path) -> None:

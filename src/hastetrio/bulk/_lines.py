@@ -43,6 +43,9 @@ class SourceFile:
         line_limit: The most bytes a line may have.
         chunk: How many bytes one `read` takes at most.
 
+    Attributes:
+        status: What the file was when it was opened.
+
     Raises:
         OSError: It cannot be opened, or it is not a regular file.
     """
@@ -50,12 +53,12 @@ class SourceFile:
     def __init__(self, path: Path, *, line_limit: int, chunk: int = CHUNK) -> None:
         # Without O_NONBLOCK the opening of a FIFO would wait for a writer, for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        self.status: Final = os.fstat(descriptor)
+        if not stat.S_ISREG(self.status.st_mode):
             os.close(descriptor)
             raise OSError("not a regular file")
         self._file: BinaryIO = os.fdopen(descriptor, "rb", buffering=0)
-        self._unread = status.st_size
+        self._unread = self.status.st_size
         self._line_limit = line_limit
         self._chunk = chunk
         self._number = 0
