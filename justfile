@@ -33,8 +33,16 @@ bench-growth *args:
 bench-polls *args:
     python -m benchmarks.polls {{ args }}
 
-# Formatting, lint and types
-check:
+# The documentation site, into build/docs; every warning is an error
+docs *args:
+    sphinx-build -W --keep-going -q -b html docs build/docs {{ args }}
+
+# What each thing that a handler may ask for costs a job; 2 minutes
+bench-features *args:
+    python -m benchmarks.features {{ args }}
+
+# Formatting, lint, types, and the documentation
+check: && docs
     ruff format --check .
     ruff check .
     mypy

@@ -1,0 +1,1 @@
+"""What each thing that a handler may ask for costs a job."""
