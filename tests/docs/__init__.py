@@ -1,0 +1,1 @@
+"""The pages of the documentation: what they show is what happens."""
