@@ -20,7 +20,6 @@ from hastetrio import (
     RetryLater,
     RetryPolicy,
     Snooze,
-    UnstorableValue,
 )
 from hastetrio._model import LONGEST_DURATION
 
@@ -206,10 +205,19 @@ def test_a_snooze_of_nothing_is_refused_and_a_retry_at_once_is_not() -> None:
     assert type(RetryLater(5).after) is type(Snooze(5).seconds) is float
 
 
-@pytest.mark.parametrize("reason", ["nul \x00", "\ud800", "x" * 1001, 5, None])
-def test_a_reason_that_cannot_be_stored_is_refused(reason: Any) -> None:  # noqa: ANN401
-    """It goes into the history, and to the client in the end."""
-    with pytest.raises(UnstorableValue, match="reason"):
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("nul \x00", "nul \ufffd"), ("\ud800", "\ufffd"), ("x" * 1001, "x" * 1000), ("", "")],
+)
+def test_a_reason_is_kept_as_far_as_it_can_be_stored(given: str, kept: str) -> None:
+    """It is often made of an error's text; the wish to be run again does not fail by it."""
+    assert RetryLater(1, given).reason == kept
+
+
+@pytest.mark.parametrize("reason", [5, None, b"no"])
+def test_a_reason_is_a_text(reason: Any) -> None:  # noqa: ANN401
+    """Anything else is a mistake of the handler's."""
+    with pytest.raises(TypeError, match="the reason is a text"):
         RetryLater(1, reason)
 
 

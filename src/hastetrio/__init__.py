@@ -2,8 +2,8 @@
 
 The layers, each importing only from those below it:
 
-    cli, bulk                       faces
-    testing                         what handler authors' tests import
+    cli, fhir, bulk                 faces
+    testing, asyncio_bridge         what handlers and their tests import
     AsyncJobWorker                  the core: claims, leases, renewals, sweeps
     AsyncJobProvider                the storage protocol
     postgres, MemoryJobProvider     two storages that keep it; they import no worker

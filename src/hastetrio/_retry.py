@@ -10,11 +10,13 @@ import attrs
 from hastetrio._errors import ConfigError
 from hastetrio._model import DEFAULT_ATTEMPTS, check_duration
 from hastetrio._outcome import OperationOutcomeError
-from hastetrio._storable import check_text
+from hastetrio._storable import clean_text
 
 # What an attempt that names no delay waits for, as the shortest and the longest, in seconds.
 _FIRST: Final = 1.0
 _CAP: Final = 3600.0
+
+_LONGEST_REASON: Final = 1000
 
 
 class RetryLater(Exception):
@@ -25,16 +27,21 @@ class RetryLater(Exception):
     Args:
         after: Seconds until the next attempt; by default the back-off of the handler's policy, or
             1 s, doubled by each attempt, at most an hour.
-        reason: What went wrong, for the job's `attempt_errors`.
+        reason: What went wrong, for the job's `attempt_errors`. NUL and lone surrogates are
+            replaced, and what is beyond 1,000 characters is cut.
 
     Raises:
         ValueError: `after` is negative, or not a finite number of at most ten years.
+        TypeError: `reason` is not a str.
     """
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
         self.after = None if after is None else check_duration(after, "after", zero=True)
-        self.reason = check_text(reason, "reason", 1000)
-        super().__init__(reason or "the handler asks to be run again later")
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason is a text, not {type(reason).__name__}")
+        # Often made of an error's text, which may hold anything; the wish matters more.
+        self.reason = clean_text(reason, _LONGEST_REASON)
+        super().__init__(self.reason or "the handler asks to be run again later")
 
 
 class Snooze(Exception):
