@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -45,7 +44,6 @@ class NotMeasured(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status."""
     options = _options(arguments)
-    logging.getLogger("hastetrio").setLevel(logging.WARNING)
     tune_collector()
     try:
         with server() as url, database(url, "hastetrio_bench_features") as own:
