@@ -9,8 +9,9 @@ from tests.fakes import FakeClaim, make_context
 
 from hastetrio._context import CancelReason, JobContext
 from hastetrio._errors import ConfigError
-from hastetrio._handler import JobHandler, handlers_by_kind, job_handler
+from hastetrio._handler import JobHandler, job_handler
 from hastetrio._model import AsyncJob, AsyncJobStatus, JobOutput
+from hastetrio._registration import handlers_by_kind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -131,6 +131,8 @@ class Claims:
         # Another worker may take it, or it may be gone: then the look finds nothing, as a poll may.
         if len(self._due) < _MOST_DUE:
             heapq.heappush(self._due, trio.current_time() + seconds + _DUE_LATER)
+            # It may be sooner than what the loop waits for now.
+            self._signal.set()
 
     def wake(self, *, restored: bool = False) -> None:
         """There may be work; `restored`: also the storage may have come back."""

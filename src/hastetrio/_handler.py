@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, overload
 
 from hastetrio._context import JobContext
 from hastetrio._errors import ConfigError
-from hastetrio._model import DEFAULT_ATTEMPTS, AsyncJob, JobOutput, check_duration
+from hastetrio._model import DEFAULT_ATTEMPTS, AsyncJob, JobOutput
 from hastetrio._operation import Operation, ResultFile
 from hastetrio._retry import RetryLater, RetryPolicy, Snooze
-from hastetrio._storable import is_text
-from hastetrio._typed import ParameterMismatch, check_class, is_structured, structure
-from hastetrio._verdict import JobTimeout
+from hastetrio._strict import is_structured
+from hastetrio._typed import structure
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -83,11 +82,16 @@ def _class_of(found: Any, whose: str) -> type | None:  # noqa: ANN401  # types o
     if is_structured(found):
         declared: type = found
         return declared
-    is_json = found in _JSON or typing.get_origin(found) is not None or typing.is_typeddict(found)
-    if isinstance(found, (str, typing.ForwardRef)) or (isinstance(found, type) and not is_json):
+    if isinstance(found, (str, typing.ForwardRef)):
         raise ConfigError(
-            f"{whose}: the class of the parameters must be of attrs or a dataclass, and be defined "
-            f"before, not {found!r}: say it as parameters"
+            f"{whose}: {found!r} cannot be resolved when the program runs: say parameters, and "
+            "define the class before"
+        )
+    is_json = found in _JSON or typing.get_origin(found) is not None or typing.is_typeddict(found)
+    if isinstance(found, type) and not is_json:
+        raise ConfigError(
+            f"{whose}: JSON cannot be turned into {found.__name__}: decorate that class with "
+            "@attrs.frozen or @dataclass"
         )
     return None
 
@@ -202,6 +206,16 @@ class FunctionHandler(JobHandler[P]):
         return await self._run(context)
 
     @property
+    def function(self) -> Callable[..., object]:
+        """The function that runs a job."""
+        return self._run
+
+    @property
+    def clean_up(self) -> Callable[..., object] | None:
+        """The function given to `on_expire`, if any."""
+        return self._expire
+
+    @property
     def has_clean_up(self) -> bool:
         """Whether a function was given to `on_expire`."""
         return self._expire is not None
@@ -257,8 +271,10 @@ def job_handler(
         timeout: Seconds one run may take.
 
     Raises:
-        ConfigError: The annotation names another class than `parameters`.
+        ConfigError: The annotation names another class than `parameters`, or the kind is missing.
     """
+    if callable(kind):
+        raise ConfigError('a handler needs a kind: write @job_handler("kind") above the function')
 
     def decorate(function: _Run[Any]) -> FunctionHandler[Any]:
         # What is said outright needs no annotation that can be resolved.
@@ -296,56 +312,3 @@ def attempts_of(handler: JobHandler | None) -> int:
     if handler is None or handler.retries is None:
         return DEFAULT_ATTEMPTS
     return handler.retries.attempts
-
-
-def handlers_by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
-    """The handlers by their kinds.
-
-    Raises:
-        ConfigError: Something is no handler, a handler has no kind or declares what cannot be, or
-            two have the same kind.
-    """
-    if isinstance(handlers, JobHandler):
-        raise ConfigError(f"handlers must be a list of handlers, not {type(handlers).__name__}")
-    by_kind: dict[str, JobHandler] = {}
-    for handler in handlers:
-        if isinstance(handler, type) and issubclass(handler, JobHandler):
-            raise ConfigError(
-                f"{handler.__name__} is a class; register an instance of it: {handler.__name__}()"
-            )
-        if not isinstance(handler, JobHandler):
-            raise ConfigError(f"{handler!r} is not a JobHandler")
-        if not isinstance(handler.kind, str) or not handler.kind:
-            raise ConfigError(f"{type(handler).__name__} has no kind: give it one, as text")
-        if not is_text(handler.kind):
-            raise ConfigError(f"the kind {handler.kind!r} cannot be stored")
-        if handler.kind in by_kind:
-            raise ConfigError(f"two handlers are registered for the kind {handler.kind!r}")
-        _check_declarations(handler)
-        by_kind[handler.kind] = handler
-    return by_kind
-
-
-def _check_declarations(handler: JobHandler) -> None:
-    whose = f"the handler of {handler.kind!r}"
-    timeout, retries = handler.timeout, handler.retries
-    if timeout is not None:
-        try:
-            check_duration(timeout, "timeout")
-        except ValueError as error:
-            raise ConfigError(f"{whose}: {error}") from None
-    if retries is not None:
-        if not isinstance(retries, RetryPolicy):
-            raise ConfigError(f"{whose}: retries must be a RetryPolicy, not {retries!r}")
-        if ParameterMismatch in retries.on:
-            raise ConfigError(
-                f"{whose}: retries name ParameterMismatch, which is never tried again: parameters "
-                "do not change"
-            )
-        if timeout is None and JobTimeout in retries.on:
-            raise ConfigError(f"{whose}: retries name JobTimeout, but there is no timeout")
-    if handler.parameters is not None:
-        try:
-            check_class(handler.parameters)
-        except ConfigError as error:
-            raise ConfigError(f"{whose}: {error}") from None

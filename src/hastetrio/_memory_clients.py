@@ -182,6 +182,10 @@ class MemoryClients:
         self._add(row)
         return row.as_job()
 
+    def seconds_until(self, time: datetime) -> float:
+        """Seconds from now, on trio's clock, until a time of a job's; negative where it is past."""
+        return (time - self._now()).total_seconds()
+
     def _now(self) -> datetime:
         seconds = timedelta(seconds=trio.current_time())
         if self._epoch is None:

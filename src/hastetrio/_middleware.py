@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -71,6 +72,13 @@ def check_middleware(middleware: object) -> tuple[JobMiddleware, ...]:
     for one in middleware:
         if not callable(one):
             raise ConfigError(f"{one!r} is no middleware: it cannot be called with a run")
+        if inspect.isgeneratorfunction(one):
+            raise ConfigError(
+                f"the middleware {one.__name__} is a generator: write @contextlib.contextmanager "
+                "above it"
+            )
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            raise ConfigError(f"the middleware {one.__name__} must not be async")
     return tuple(middleware)
 
 

@@ -1,23 +1,19 @@
 """Typed parameters and outputs: JSON to the class a handler declares, and a class to JSON.
 
-Strict: no text becomes a number, no number a truth value, no unknown name is passed over. What
-does not fit is said by path, all of it at once, as the issues of an OperationOutcome.
+What does not fit is said by path, all of it at once, as the issues of an OperationOutcome.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import attrs
-from cattrs import AttributeValidationNote, Converter, IterableValidationNote
-from cattrs.cols import is_any_set, is_mapping, is_sequence
+from cattrs import AttributeValidationNote, IterableValidationNote
+from cattrs.cols import is_mapping
 from cattrs.errors import (
     BaseValidationError,
     ClassValidationError,
@@ -25,13 +21,12 @@ from cattrs.errors import (
     IterableValidationError,
     StructureHandlerNotFoundError,
 )
-from cattrs.gen import make_dict_structure_fn
-from cattrs.preconf.json import JsonConverter, make_converter
 
 from hastetrio._errors import ConfigError
 from hastetrio._operation import HANDLING, TARGET
 from hastetrio._outcome import Issue, IssueType, OperationOutcomeError
 from hastetrio._storable import clean_text
+from hastetrio._strict import CONVERTER, WrongShape, is_structured, is_text_key
 
 T = TypeVar("T")
 
@@ -42,38 +37,11 @@ _LONGEST: Final = 500
 # What the HTTP face puts beside a client's parameters; `context.job.parameters` has it.
 _CIRCUMSTANCES: Final = frozenset({TARGET, HANDLING})
 
-_JSON_NAMES: Final = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    type(None): "null",
-}
-
-_PLAIN: Final = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    type(None): "null",
-}
-
 _PLURALS: Final = {"is": "are", "has": "have"}
-
-
-class _WrongShape(Exception):
-    """JSON of another kind than what was declared."""
 
 
 class ParameterMismatch(OperationOutcomeError):
     """The job's parameters do not fit what its handler declares; never tried again."""
-
-
-def is_structured(kind: object) -> bool:
-    """Whether it is a class that JSON is turned into: of attrs, or a dataclass."""
-    return isinstance(kind, type) and (attrs.has(kind) or dataclasses.is_dataclass(kind))
 
 
 def check_class(kind: type) -> None:
@@ -85,9 +53,10 @@ def check_class(kind: type) -> None:
     if not is_structured(kind):
         raise ConfigError(f"parameters must be an attrs class or a dataclass, not {kind!r}")
     try:
-        _check_type(kind, [])
+        for name, found in json_fields(kind).items():
+            _check_field(name, found)
+        CONVERTER.get_structure_hook(kind)
     except (StructureHandlerNotFoundError, TypeError) as error:
-        # A TypeError: of two classes that look alike cattrs cannot choose one.
         raise ConfigError(f"JSON cannot be turned into {kind.__name__}: {error}") from None
     except NameError as error:
         raise ConfigError(
@@ -96,23 +65,30 @@ def check_class(kind: type) -> None:
         ) from None
 
 
+def _check_field(name: str, kind: Any) -> None:  # noqa: ANN401  # types of types
+    try:
+        _check_type(kind, [])
+    except StructureHandlerNotFoundError as error:
+        found = getattr(error.type_, "__name__", error.type_)
+        raise TypeError(f"{name} is or holds {found}, which JSON has no form for") from None
+    except TypeError as error:
+        # Of two classes that look alike cattrs cannot choose one.
+        raise TypeError(f"{name}: {error}") from None
+
+
 def _check_type(kind: Any, seen: list[Any]) -> None:  # noqa: ANN401  # types of types
     # Of what is optional, cattrs looks for a hook only when there is a value.
     if kind in seen or kind in (Ellipsis, type(None)):
         return
     seen.append(kind)
-    _CONVERTER.get_structure_hook(kind)
+    CONVERTER.get_structure_hook(kind)
     if typing.get_origin(kind) is typing.Literal:
         return
-    if is_mapping(kind) and not _is_text(*typing.get_args(kind)[:1]):
+    if is_mapping(kind) and not is_text_key(*typing.get_args(kind)[:1]):
         raise TypeError(f"{kind} has keys that are no text, as the names of JSON are")
     parts = [*json_fields(kind).values()] if is_structured(kind) else [*typing.get_args(kind)]
     for part in parts[:1] if typing.get_origin(kind) is typing.Annotated else parts:
         _check_type(part, seen)
-
-
-def _is_text(kind: Any = str) -> bool:  # noqa: ANN401  # types of types
-    return kind is Any or kind is str or _is_choice(kind) or isinstance(kind, typing.TypeVar)
 
 
 def structure(kind: type[T], parameters: object) -> T:
@@ -126,7 +102,7 @@ def structure(kind: type[T], parameters: object) -> T:
             name: value for name, value in parameters.items() if name not in _CIRCUMSTANCES
         }
     try:
-        return _CONVERTER.structure(parameters, kind)
+        return CONVERTER.structure(parameters, kind)
     except Exception as error:  # noqa: BLE001  # a validator of the class may raise anything
         issues = _all_issues(error)
     first = issues[0]
@@ -147,7 +123,7 @@ def json_fields(kind: type) -> dict[str, Any]:
 
 def unstructure(value: object) -> Any:  # noqa: ANN401  # JSON is any value
     """An instance of an attrs class or dataclass as JSON."""
-    return _CONVERTER.unstructure(value)
+    return CONVERTER.unstructure(value)
 
 
 def _all_issues(error: Exception) -> list[Issue]:
@@ -179,7 +155,7 @@ def _issues(error: BaseException, path: str) -> Iterator[Issue]:
     if isinstance(error, KeyError) and hasattr(error, "__notes__"):
         # cattrs' own says in a note which attribute it is; a validator's may be about anything.
         yield _issue(IssueType.REQUIRED, path, "is missing")
-    elif isinstance(error, _WrongShape):
+    elif isinstance(error, WrongShape):
         yield _issue(IssueType.STRUCTURE, path, str(error))
     elif isinstance(error, ValueError) and str(error):
         # The validators of attrs give more than their text.
@@ -222,132 +198,3 @@ def _validated(path: str, error: BaseException, names: Mapping[str, str]) -> str
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _wrong(expected: str, value: object) -> _WrongShape:
-    found = _JSON_NAMES.get(type(value), type(value).__name__)
-    return _WrongShape(f"must be {expected}, not {found}")
-
-
-def _exactly(expected: str, *kinds: type) -> Callable[[Any, Any], Any]:
-    def check(value: object, _: object) -> object:
-        if type(value) not in kinds:
-            raise _wrong(expected, value)
-        return value
-
-    return check
-
-
-def _number(value: object, _: object) -> float:
-    if type(value) not in (int, float):
-        raise _wrong("a number", value)
-    return float(typing.cast("float", value))
-
-
-def _time(kind: type[date], what: str) -> Callable[[Any, Any], Any]:
-    def check(value: object, _: object) -> date:
-        if not isinstance(value, str):
-            raise _wrong(what, value)
-        try:
-            return kind.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"it must be {what}, as ISO 8601 has it") from None
-
-    return check
-
-
-def _choice(value: object, kind: Any) -> object:  # noqa: ANN401  # an enum, or a Literal
-    choices = typing.get_args(kind) or [member.value for member in kind]
-    for choice in choices:
-        if type(choice) is type(value) and choice == value:
-            return value if typing.get_args(kind) else kind(value)
-    known = ", ".join(str(choice) for choice in choices)
-    raise ValueError(f"it must be one of {known}")
-
-
-def _is_plain_union(kind: Any) -> bool:  # noqa: ANN401  # types of types
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return is_union and all(one in _PLAIN for one in typing.get_args(kind))
-
-
-def _one_of_plain(value: object, kind: Any) -> object:  # noqa: ANN401  # as above
-    kinds = typing.get_args(kind)
-    if type(value) in kinds:
-        return value
-    if type(value) is int and float in kinds:
-        return float(value)
-    raise _wrong(" or ".join(_PLAIN[one] for one in kinds if one is not type(None)), value)
-
-
-def _is_choice(kind: Any) -> bool:  # noqa: ANN401  # types of types
-    return typing.get_origin(kind) is typing.Literal or (
-        isinstance(kind, type) and issubclass(kind, enum.Enum)
-    )
-
-
-def _is_collection(kind: Any) -> bool:  # noqa: ANN401  # types of types
-    if kind in _RESOLVING:
-        return False
-    is_tuple = kind is tuple or typing.get_origin(kind) is tuple
-    return is_tuple or is_sequence(kind) or is_any_set(kind) or is_mapping(kind)
-
-
-def _collection(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:  # noqa: ANN401
-    # cattrs takes anything that can be walked, so that a text would be a list of characters.
-    _RESOLVING.append(kind)
-    try:
-        base: Callable[[Any, Any], Any] = converter.get_structure_hook(kind, cache_result=False)
-    finally:
-        _RESOLVING.remove(kind)
-    wanted, name = (dict, "an object") if is_mapping(kind) else (list, "a list")
-
-    def check(value: object, type_: object) -> object:
-        if not isinstance(value, wanted):
-            raise _wrong(name, value)
-        return base(value, type_)
-
-    if wanted is dict:
-        # cattrs keeps its own hook of a mapping for the next class, and would ask nobody then:
-        # https://github.com/python-attrs/cattrs/blob/main/src/cattrs/converters.py
-        converter.register_structure_hook_func(lambda found: bool(found == kind), check)
-    return check
-
-
-def _class(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:  # noqa: ANN401
-    base = make_dict_structure_fn(
-        kind,
-        converter,
-        _cattrs_forbid_extra_keys=True,
-        _cattrs_use_alias=True,
-        _cattrs_detailed_validation=True,
-    )
-
-    def check(value: object, type_: Any) -> object:  # noqa: ANN401
-        if not isinstance(value, dict):
-            raise _wrong("an object", value)
-        return base(value, type_)
-
-    return check
-
-
-def _make_converter() -> JsonConverter:
-    converter = make_converter(detailed_validation=True, use_alias=True)
-    for kind, hook in {
-        str: _exactly("text", str),
-        bool: _exactly("true or false", bool),
-        int: _exactly("a whole number", int),
-        float: _number,
-        datetime: _time(datetime, "a time"),
-        date: _time(date, "a date"),
-    }.items():
-        converter.register_structure_hook(kind, hook)
-    converter.register_structure_hook_func(_is_choice, _choice)
-    # cattrs' own takes true for a number, as Python does.
-    converter.register_structure_hook_func(_is_plain_union, _one_of_plain)
-    converter.register_structure_hook_factory(_is_collection, _collection)
-    converter.register_structure_hook_factory(is_structured, _class)
-    return converter
-
-
-_RESOLVING: Final[list[Any]] = []
-_CONVERTER: Final = _make_converter()

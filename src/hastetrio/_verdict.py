@@ -24,7 +24,8 @@ from hastetrio._outcome import (
 )
 from hastetrio._retry import DEFAULT_POLICY, RetryLater, Snooze
 from hastetrio._storable import clean_text
-from hastetrio._typed import ParameterMismatch, is_structured, unstructure
+from hastetrio._strict import is_structured
+from hastetrio._typed import ParameterMismatch, unstructure
 
 if TYPE_CHECKING:
     from hastetrio._context import JobContext
@@ -98,7 +99,10 @@ def output_of(value: object) -> JobOutput:
         return value
     if _is_output(value):
         return JobOutput.json(unstructure(value))
-    raise UnstorableValue(f"the handler returned {type(value).__name__}, not a JobOutput")
+    raise UnstorableValue(
+        f"the handler returned {type(value).__name__}, not a JobOutput or an instance of an attrs "
+        "class or dataclass"
+    )
 
 
 def _is_output(value: object) -> bool:

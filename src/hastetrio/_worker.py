@@ -22,7 +22,6 @@ from hastetrio._config import AsyncJobWorkerConfig
 from hastetrio._context import CancelReason
 from hastetrio._desk import LeaseDesk
 from hastetrio._errors import ConfigError
-from hastetrio._handler import handlers_by_kind
 from hastetrio._ids import generate_worker_id
 from hastetrio._job import JobRunner
 from hastetrio._log import describe, log
@@ -30,6 +29,7 @@ from hastetrio._maintenance import AbandonedSweep, ExpiredSweep, jittered
 from hastetrio._middleware import check_middleware
 from hastetrio._provider import JobCancelled, JobQueued
 from hastetrio._record import Recorder
+from hastetrio._registration import handlers_by_kind
 from hastetrio._renewals import Renewals
 from hastetrio._statistics import Counts, WorkerStatistics
 from hastetrio._storable import is_text

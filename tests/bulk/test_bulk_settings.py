@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hastetrio._errors import ConfigError
-from hastetrio._handler import handlers_by_kind
+from hastetrio._registration import handlers_by_kind
 from hastetrio.bulk import BulkExport
 
 

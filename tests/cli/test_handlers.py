@@ -80,6 +80,7 @@ def test_kinds_choose_among_the_handlers() -> None:
         ((), (), ("no handlers", "--handlers", ENTRY_POINTS, "--export-source")),
         (("given_handlers",), (), ("'given_handlers' is not MODULE:ATTR",)),
         ((":both",), (), ("MODULE:ATTR",)),
+        (("given_handlers.py:both",), (), ("names a file", "without .py")),
         (("no_such_module:x",), (), ("no_such_module:x", "ModuleNotFoundError")),
         (("broken_handlers:x",), (), ("broken_handlers:x", "no_such_module_at_all", "debug")),
         (("leaving_handlers:x",), (), ("leaving_handlers:x", "SystemExit: 3")),

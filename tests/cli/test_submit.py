@@ -124,7 +124,12 @@ def test_a_handler_judges_what_is_submitted(
     assert submitted(run, "count", *known, "--parameters", '{"text": "a"}')["max_attempts"] == 9
     given = ("--parameters", '{"text": "a"}', "--max-attempts", "2")
     assert submitted(run, "count", *known, *given)["max_attempts"] == 2
-    assert submitted(run, "another", *known)["max_attempts"] == 3
+    result = run("jobs", "submit", "another", *known)
+    assert result.exit_code == 0
+    assert "No handler for 'another' is known (of: count): queued unjudged" in result.stderr
+    assert json.loads(run("jobs", "show", only_line(result.stdout), "--json").stdout)["kind"] == (
+        "another"
+    )
 
 
 def test_a_failed_job_is_queued_anew(run: Run, database: str) -> None:

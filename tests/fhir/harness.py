@@ -11,11 +11,12 @@ import attrs
 import httpx2
 
 from hastetrio import AsyncJob, JobContext, JobOutput, job_handler
-from hastetrio._handler import FunctionHandler, JobHandler, handlers_by_kind
+from hastetrio._handler import FunctionHandler, JobHandler
 from hastetrio._http_config import HttpConfig
 from hastetrio._operation import Operation
 from hastetrio._outcome import SEVERITIES, IssueType
 from hastetrio._provider import AsyncJobProvider
+from hastetrio._registration import handlers_by_kind
 from hastetrio.fhir import Authenticator, Face, InvalidToken, make_app
 from hastetrio.fhir._callers import PROJECT_CLAIM, TENANT_CLAIM
 from hastetrio.memory import MemoryJobProvider

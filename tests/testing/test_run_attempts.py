@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import attrs
@@ -16,6 +19,7 @@ from hastetrio import (
     JobContext,
     JobHandler,
     JobOutput,
+    JobRun,
     RetryLater,
     RetryPolicy,
     Snooze,
@@ -198,3 +202,49 @@ def test_a_job_without_attempts_left_is_failed() -> None:
     assert job.status is AsyncJobStatus.FAILED
     assert_retried(job, times=1)
     assert_failed(job, text="the line is busy")
+
+
+def test_a_handler_that_always_snoozes_is_an_error() -> None:
+    """No attempt is spent and nothing expires, so that the test would never end."""
+
+    @job_handler("snoozing")
+    async def snoozing(context: JobContext) -> Snooze:
+        logging.getLogger("mine").warning("not yet")
+        return Snooze(60)
+
+    with pytest.raises(
+        LookupError, match="the job was run 101 times, and asks to be run"
+    ) as caught:
+        run_job(snoozing)
+    assert "not yet" in "".join(caught.value.__notes__)
+
+
+def test_a_job_may_be_put_off_for_long() -> None:
+    """Weeks of it, as long as it ends some day."""
+    runs = []
+
+    @job_handler("snoozing")
+    async def snoozing(context: JobContext) -> JobOutput | Snooze:
+        runs.append(trio.current_time())
+        return DONE if len(runs) == 4 else Snooze(7 * 24 * HOUR)
+
+    assert_completed(run_job(snoozing), output="done")
+
+
+def test_a_middleware_goes_around_each_run() -> None:
+    """As in a worker, so that it can be tested with the handler it is for."""
+    seen = []
+
+    @contextmanager
+    def watch(run: JobRun) -> Iterator[None]:
+        yield
+        seen.append(run.outcome and run.outcome.status)
+
+    run_job(busy_until(3), middleware=[watch])
+    assert seen == ["retried", "retried", "completed"]
+
+
+def test_what_is_no_handler_is_refused_as_a_worker_refuses_it() -> None:
+    """In one line that says what to give instead."""
+    with pytest.raises(ConfigError, match="give the handler, not its method"):
+        run_job(busy_until(1).run)  # type: ignore[arg-type]

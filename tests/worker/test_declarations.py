@@ -228,7 +228,10 @@ def test_an_annotation_that_says_nothing_at_run_time_is_refused() -> None:
     async def plain(context: JobContext[Plain]) -> HandlerOutput:
         return DONE
 
-    for function, words in ((local, "say parameters="), (plain, "of attrs or a dataclass")):
+    for function, words in (
+        (local, "say parameters="),
+        (plain, "Plain: decorate that class with @attrs.frozen or @dataclass"),
+    ):
         with pytest.raises(ConfigError, match=words):
             job_handler("words")(function)
     assert job_handler("words", parameters=Local)(local).parameters is Local
@@ -236,12 +239,12 @@ def test_an_annotation_that_says_nothing_at_run_time_is_refused() -> None:
 
 def test_a_base_that_says_nothing_at_run_time_is_refused() -> None:
     """As with a function; where JSON itself is meant, it may be said."""
-    with pytest.raises(ConfigError, match="say it as parameters"):
+    with pytest.raises(ConfigError, match="say parameters, and define the class before"):
 
         class Later(JobHandler["Words"]):
             """A handler of words."""
 
-    with pytest.raises(ConfigError, match="say it as parameters"):
+    with pytest.raises(ConfigError, match="decorate that class with"):
 
         class Odd(JobHandler[Plain]):
             """A handler of something else."""

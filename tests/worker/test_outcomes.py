@@ -91,7 +91,10 @@ async def test_a_return_that_is_no_output_fails_the_job(rig: Rig, rubbish: objec
     """The outcome names the type that was returned."""
     job = await rig.outcome_of(returning(rubbish))
     name = type(rubbish).__name__
-    text = f"The job's result cannot be stored: the handler returned {name}, not a JobOutput."
+    text = (
+        f"The job's result cannot be stored: the handler returned {name}, not a JobOutput or an "
+        "instance of an attrs class or dataclass."
+    )
     assert issues(job) == [("fatal", "processing", text)]
     assert rig.log.count("job.rejected", job.id) == 1
 
@@ -275,13 +278,14 @@ async def test_an_outcome_error_that_cannot_be_read_fails_its_job_neutrally(
     assert rig.log.count("job.raised", job.id) == 1
 
 
-async def test_a_handler_that_is_no_coroutine_function_fails_its_job(rig: Rig) -> None:
-    """An ordinary function returns no awaitable, which is an error like any other."""
+async def test_what_only_looks_awaitable_fails_its_job(rig: Rig) -> None:
+    """An object that is called may return anything, which is an error like any other."""
 
-    def body(context: JobContext) -> JobOutput:
-        return DONE
+    class Body:
+        def __call__(self, context: JobContext) -> JobOutput:
+            return DONE
 
-    job = await rig.outcome_of(body)  # type: ignore[arg-type]
+    job = await rig.outcome_of(Body())  # type: ignore[arg-type]
     assert issues(job) == [INTERNAL]
 
 

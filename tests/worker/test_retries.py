@@ -346,10 +346,16 @@ async def test_a_job_remembers_its_last_ten_failures(rig: Rig) -> None:
     assert history(job) == [(n, [f"ConnectionError: {n}"]) for n in range(5, 15)]
 
 
+NO_OUTPUT = "not a JobOutput or an instance of an attrs class or dataclass"
+
+
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        (Returned(None), "UnstorableValue: the handler returned NoneType, not a JobOutput"),
+        (
+            Returned(None),
+            f"UnstorableValue: the handler returned NoneType, {NO_OUTPUT}",
+        ),
         (BrokenIssues("value", "x"), "RuntimeError: no issues"),
         (SystemExit(3), "SystemExit: 3"),
     ],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hastetrio import AsyncJobStatus, JobContext, RetryLater, RetryPolicy, Snooze
+from hastetrio import AsyncJobStatus, JobContext, JobOutput, RetryLater, RetryPolicy, Snooze
 
 from .attempts import FLAT, Plan, Returned, asking, history, in_time, retrying
-from .harness import DAY, DONE, HOUR, Rig, gaps, issues
+from .harness import DAY, DONE, HOUR, Rig, gaps, handler, issues
 
 ACCEPTED, COMPLETED = AsyncJobStatus.ACCEPTED, AsyncJobStatus.COMPLETED
 
@@ -36,6 +36,34 @@ async def test_a_snoozed_job_is_run_again_at_the_time_its_handler_named(
     (fields,) = rig.log.fields("job.snoozed", id)
     assert (fields["after"], fields["attempt"]) == (seconds, 1)
     assert rig.log.count("job.raised") == 0
+
+
+async def test_the_worker_that_put_a_job_off_waits_for_no_poll(rig: Rig) -> None:
+    """Not the first time and not the next ones, in whatever order the jobs become due."""
+    first, second = Plan(Snooze(60), Snooze(90), Snooze(30)), Plan(Snooze(100), Snooze(5))
+    async with rig.running(retrying(first), poll_interval=DAY):
+        job = await rig.ended(await rig.create())
+    async with rig.running(retrying(second), poll_interval=DAY):
+        await rig.ended(await rig.create())
+    assert job.status is COMPLETED
+    assert gaps(first.started) == pytest.approx([60, 90, 30], abs=0.1)
+    assert gaps(second.started) == pytest.approx([100, 5], abs=0.1)
+
+
+async def test_jobs_put_off_together_are_each_run_in_time(rig: Rig) -> None:
+    """A shorter wait that begins later is not overslept."""
+    plans = {"long": Plan(Snooze(300)), "short": Plan(Snooze(20), Snooze(20))}
+
+    async def body(context: JobContext) -> JobOutput:
+        output: JobOutput = await plans[context.job.parameters](context)
+        return output
+
+    async with rig.running(handler(body), poll_interval=DAY):
+        ids = [await rig.create(parameters=name) for name in plans]
+        for id in ids:
+            await rig.ended(id)
+    assert gaps(plans["long"].started) == pytest.approx([300], abs=0.1)
+    assert gaps(plans["short"].started) == pytest.approx([20, 20], abs=0.1)
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -32,7 +32,7 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "demo": _Entry("hastetrio.cli._demo:demo", "Watch jobs survive the death of a worker."),
     "worker": _Entry("hastetrio.cli._worker:worker", "Run jobs until told to stop."),
     "serve": _Entry("hastetrio.cli._serve:serve", "Answer FHIR requests over HTTP."),
-    "jobs": _Entry("hastetrio.cli._jobs:jobs", "Submit, show, list, cancel and watch jobs."),
+    "jobs": _Entry("hastetrio.cli._jobs:jobs", "Submit, show, list, cancel, retry and watch jobs."),
     "bench": _Entry("hastetrio.cli._bench:bench", "Measure throughput and latencies here."),
     "status": _Entry("hastetrio.cli._status:status", "Show the queue and who works on it."),
     "migrate": _Entry("hastetrio.cli._migrate:migrate", "Create or update the tables."),

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hastetrio._errors import ConfigError
-from hastetrio._handler import JobHandler, handlers_by_kind
+from hastetrio._handler import JobHandler
 from hastetrio._middleware import JobMiddleware, check_middleware
+from hastetrio._registration import handlers_by_kind
 from hastetrio._settings import Settings
 
 ENTRY_POINTS: Final = "hastetrio.handlers"
@@ -92,6 +93,8 @@ def _sources(settings: Settings, export: JobHandler | None) -> Iterable[tuple[st
 
 def _imported(target: str, what: str) -> list[Any]:
     module, _, attribute = target.partition(":")
+    if module.endswith(".py"):
+        raise ConfigError(f"{what}: {target!r} names a file: write the module, without .py")
     if not module or not attribute:
         raise ConfigError(f"{what}: {target!r} is not MODULE:ATTR, such as my_{what}:all_of_them")
     here = str(Path.cwd())

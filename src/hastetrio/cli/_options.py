@@ -134,6 +134,6 @@ def _shown_default(key: Key) -> str:
         return ""
     if isinstance(key.default, (int, float)):
         return f"  [default: {key.default:.15g}]"
-    if isinstance(key.default, str):
+    if isinstance(key.default, str) and key.default:
         return f"  [default: {key.default}]"
     return ""

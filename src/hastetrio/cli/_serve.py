@@ -146,7 +146,7 @@ class _Service:
     async def _run(self, stopper: Stopper) -> None:
         import trio
 
-        from hastetrio._handler import handlers_by_kind
+        from hastetrio._registration import handlers_by_kind
         from hastetrio._worker import AsyncJobWorker
         from hastetrio.cli._connect import database_name, open_database, provider_on
         from hastetrio.cli._http import run_worker, say_listening

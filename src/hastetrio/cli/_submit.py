@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,8 @@ from hastetrio.cli._watch import Display, display_for
 
 if TYPE_CHECKING:
     from hastetrio.postgres import PostgresJobProvider
+
+_logger = logging.getLogger("hastetrio.cli")
 
 
 @click.command(epilog=EPILOG)
@@ -154,7 +157,11 @@ def _handler_of(settings: Settings, kind: str) -> JobHandler | None:
     from hastetrio.cli._handlers import collect_handlers
 
     handlers = collect_handlers(attrs.evolve(settings, kinds=()), required=False)
-    return next((one for one in handlers if one.kind == kind), None)
+    found = next((one for one in handlers if one.kind == kind), None)
+    if found is None:
+        known = ", ".join(sorted(one.kind for one in handlers)) or "none"
+        _logger.warning("No handler for %r is known (of: %s): queued unjudged", kind, known)
+    return found
 
 
 def _login_name() -> str:

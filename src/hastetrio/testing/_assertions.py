@@ -10,7 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from hastetrio._model import AsyncJobStatus
-from hastetrio._typed import is_structured, unstructure
+from hastetrio._strict import is_structured
+from hastetrio._typed import unstructure
 from hastetrio.testing._finished import attempts_of, issues_of, story, texts_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,11 @@ import trio.testing
 
 from hastetrio._config import AsyncJobWorkerConfig
 from hastetrio._handler import attempts_of
-from hastetrio._model import AsyncJob, CreateAsyncJob
+from hastetrio._model import DAY, AsyncJob, CreateAsyncJob
 from hastetrio._nursery import serving_nursery
-from hastetrio._typed import is_structured, unstructure
+from hastetrio._registration import handlers_by_kind
+from hastetrio._strict import is_structured
+from hastetrio._typed import unstructure
 from hastetrio._worker import AsyncJobWorker
 from hastetrio.memory import MemoryJobProvider
 from hastetrio.testing._logs import collected, log_lines
@@ -20,7 +22,10 @@ from hastetrio.testing._seen import Seen
 from hastetrio.testing._threads import outside_of_loops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hastetrio._handler import JobHandler
+    from hastetrio._middleware import JobMiddleware
     from hastetrio.testing._finished import FinishedJob
 
 # Real seconds between looks at a thread, or a socket, that a handler waits for.
@@ -30,9 +35,13 @@ _TICK: Final = 0.01
 # from one look to the next.
 _LOOK: Final = 30.0
 
-# The wake-up of the memory provider is never lost, so that a poll finds nothing new but jobs whose
-# time has come; those start up to a minute late, and a minute costs nothing.
-_CONFIG: Final = AsyncJobWorkerConfig(poll_interval=60)
+# The wake-up of the memory provider is never lost, and a worker knows when the jobs are due that it
+# put off: a poll or a sweep finds nothing new, and each would be one more moment to jump to.
+_CONFIG: Final = AsyncJobWorkerConfig(poll_interval=DAY, maintenance_interval=DAY)
+
+# Runs of one job. A snooze costs no attempt, so that nothing else would end a handler that always
+# snoozes.
+_MOST_RUNS: Final = 100
 
 # What a task is in while it waits for a thread.
 _IN_THREAD: Final = trio.to_thread.run_sync.__code__
@@ -46,6 +55,7 @@ def run_job(
     request: str = "",
     config: AsyncJobWorkerConfig | None = None,
     max_attempts: int | None = None,
+    middleware: Sequence[JobMiddleware] = (),
 ) -> FinishedJob:
     """Run one job of `handler` in a worker over a memory provider, and return it as it ended.
 
@@ -63,6 +73,7 @@ def run_job(
         config: The worker's durations and limits.
         max_attempts: How often the job may be started; by default what a kick-off would say: the
             attempts of the handler's retry policy, or 3 without one.
+        middleware: What goes around each run, as in a worker.
 
     Returns:
         The job, completed or failed, with its output or error, every progress text and the logs.
@@ -70,8 +81,11 @@ def run_job(
     Raises:
         ValueError: The claims name nobody, or `max_attempts` is out of range.
         UnstorableValue: The parameters or claims are not JSON that can be stored.
-        LookupError: The job ended without a result; a note holds what was logged.
+        ConfigError: `handler` is none, or declares what cannot be.
+        LookupError: The job ended without a result, or is put off again and again; a note holds
+            what was logged.
     """
+    handlers_by_kind([handler])
     if parameters is None:
         parameters = {}
     elif is_structured(type(parameters)):
@@ -91,7 +105,9 @@ def run_job(
         seen = Seen(settings.progress_limit)
         with collected(clock) as records:
             try:
-                job = trio.run(_run, handler, created, settings, seen, clock, clock=clock)
+                job = trio.run(
+                    _run, handler, created, settings, seen, middleware, clock, clock=clock
+                )
             except LookupError as error:
                 error.add_note(log_lines(records))
                 raise
@@ -105,10 +121,11 @@ async def _run(
     created: CreateAsyncJob,
     config: AsyncJobWorkerConfig,
     seen: Seen,
+    middleware: Sequence[JobMiddleware],
     clock: trio.testing.MockClock,
 ) -> AsyncJob:
     provider = MemoryJobProvider()
-    worker = AsyncJobWorker(provider, [handler], config, middleware=[seen])
+    worker = AsyncJobWorker(provider, [handler], config, middleware=[seen, *middleware])
     job = await provider.create_job("test", "test", created)
     await trio.testing.wait_all_tasks_blocked()
     idle = _count_real_waits()
@@ -122,7 +139,11 @@ async def _run(
                     raise LookupError("the job ended without a result: it was cancelled or expired")
                 if not current.status.is_live:
                     return current
-                await trio.sleep(_LOOK)
+                if seen.runs > max(_MOST_RUNS, created.max_attempts):
+                    raise LookupError(
+                        f"the job was run {seen.runs} times, and asks to be run again each time"
+                    )
+                await trio.sleep(max(_LOOK, provider.seconds_until(current.run_at)))
 
 
 async def _pass_time(clock: trio.testing.MockClock, idle: int) -> None:
@@ -133,7 +154,7 @@ async def _pass_time(clock: trio.testing.MockClock, idle: int) -> None:
         real = _count_real_waits() > idle
         if real:
             await trio.testing.wait_all_tasks_blocked(_TICK)
-        left = min(trio.lowlevel.current_statistics().seconds_to_next_deadline, _LOOK)
+        left = min(trio.lowlevel.current_statistics().seconds_to_next_deadline, DAY)
         clock.jump(max(min(left, time.monotonic() - began) if real else left, 0))
 
 

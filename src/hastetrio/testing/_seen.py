@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Seen:
-    """A middleware that keeps every progress text.
+    """A middleware that counts the runs, and keeps every progress text.
 
     Args:
         limit: Characters after which a text is cut, as the worker cuts it.
@@ -28,10 +28,12 @@ class Seen:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._texts: dict[str, list[str]] = {}
+        self.runs = 0
 
     @contextmanager
     def __call__(self, run: JobRun) -> Iterator[None]:
         """Listen to the reports of one run."""
+        self.runs += 1
         context = run.context
         texts = self._texts.setdefault(run.job.id, [])
         context._claim = _Overheard(context._claim, texts, self._limit)  # noqa: SLF001
