@@ -13,7 +13,7 @@ from hastetrio import JobContext, JobOutput, OperationOutcomeError, job_handler
 @job_handler("count-words")
 async def count_words(context: JobContext) -> JobOutput:
     """Count the words of the parameter `text`, a line at a time."""
-    text = context.job.parameters.get("text")
+    text = context.parameters.get("text")
     if not isinstance(text, str):
         raise OperationOutcomeError("required", "Give the text to count, as 'text'.")
     words = 0

@@ -106,6 +106,9 @@ class Served:
                 socket.create_connection(("127.0.0.1", port)).close()
             except ConnectionRefusedError:
                 return
+            except ConnectionResetError:
+                # It was still in the queue of the socket that has just been closed.
+                continue
         raise AssertionError("connections are still accepted")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -13,13 +14,13 @@ import pytest
 import trio
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from hastetrio import AsyncJob, JobLease
+from hastetrio import AsyncJob, CreateAsyncJob, JobLease, JobResult, Operation
 from hastetrio._settings import Settings, load
 from hastetrio.cli._app import app
 from hastetrio.postgres import PostgresJobProvider
 from hastetrio.postgres._unit import open_session
 
-from .blocks import DOCS, Block, blocks_of
+from .blocks import DOCS, Block, blocks_of, files_of, imported
 
 # Seconds a stopping process has for handing its jobs back; see hastetrio.cli._stop.
 _HAND_BACK: Final = 2
@@ -41,6 +42,62 @@ def pods() -> Iterator[tuple[dict[str, Any], dict[str, Any], Settings]]:
             loaded = load({}, environ | {"HASTETRIO_DATABASE_URL": "postgresql://there/jobs"})
             assert loaded.warnings == ()
             yield pod, container, loaded.settings
+
+
+def test_the_image_holds_what_the_handlers_import() -> None:
+    """The tutorial's handler, and each of its modules that is no package."""
+    (block,) = blocks_of(DOCS / "kubernetes.md", "dockerfile")
+    (copied,) = re.findall(r"^COPY (.*) /app/$", block.text, re.MULTILINE)
+    files = files_of(DOCS / "tutorial.md")
+    needed, found = {"letters.py"}, set[str]()
+    while needed:
+        name = needed.pop()
+        found.add(name)
+        imports = re.findall(r"^(?:from|import) (\w+)", files[name], re.MULTILINE)
+        needed |= {f"{one}.py" for one in imports} & set(files) - found
+    assert set(copied.split()) == found == {"letters.py", "printer.py"}
+
+
+def test_each_version_migrates_by_a_job_of_its_own() -> None:
+    """A Job's template is immutable: the name goes with the image, and the Job goes some day."""
+    (job,) = [one for one in manifests() if one["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert job["metadata"]["name"].rpartition("-")[2] == container["image"].rpartition(":")[2]
+    assert job["spec"]["ttlSecondsAfterFinished"] == 86400
+
+
+def test_what_is_served_can_be_kicked_off(tmp_path: Path) -> None:
+    """With the decorator of the page, the tutorial's handler declares `$letter`."""
+    (block,) = blocks_of(DOCS / "kubernetes.md", "python")
+    files = files_of(DOCS / "tutorial.md")
+    served, count = re.subn(
+        r"@job_handler\(\n.*?^\)\n", block.text, files["letters.py"], flags=re.DOTALL | re.MULTILINE
+    )
+    assert count == 1
+    assert set(files["letters.py"].splitlines()) < set(served.splitlines())
+    served = served.replace("JobOutput, RetryPolicy", "JobOutput, Operation, RetryPolicy")
+    with imported({"letters.py": served, "printer.py": files["printer.py"]}, tmp_path) as modules:
+        operation = modules["letters"].letter.operation
+    assert operation == Operation(name="letter", affects_state=True)
+
+
+def test_the_handlers_table_is_written_by_the_working_role(database_url: str) -> None:
+    """The page's table and grant are enough for the statement of the tutorial's handler."""
+    (block,) = sql("kubernetes.md")
+    (insert,) = re.findall(r'"(INSERT [^"]+)"', files_of(DOCS / "tutorial.md")["letters.py"])
+    (table,) = re.findall(
+        r'"(CREATE TABLE [^"]+)"', files_of(DOCS / "tutorial.md")["make_tables.py"]
+    )
+    assert table in block.text
+    # Roles are the whole server's, and so undone with the transaction.
+    with psycopg.connect(database_url) as connection:
+        connection.execute("CREATE ROLE hastetrio_working")
+        connection.execute("GRANT USAGE ON SCHEMA public TO hastetrio_working")
+        connection.execute(block.text.encode())
+        connection.execute("SET ROLE hastetrio_working")
+        connection.execute(insert.encode(), ["id", "Ada", 1])
+        assert connection.execute("SELECT recipient FROM sent_letters").fetchall() == [("Ada",)]
+        connection.rollback()
 
 
 def check_command(name: str, arguments: list[str]) -> None:
@@ -121,7 +178,7 @@ def test_the_statements_that_queue_jobs_queue_jobs(database_url: str) -> None:
     answers = []
     with psycopg.connect(database_url, autocommit=True) as connection:
         for block in sql("enqueueing.md"):
-            if "CREATE ROLE" not in block.text:
+            if "CREATE ROLE" not in block.text and "UPDATE async_jobs" not in block.text:
                 cursor = connection.execute(block.text.encode())
                 answers.append(cursor.fetchall() if cursor.description else None)
         (again,) = [one.text for one in sql("enqueueing.md") if "DO NOTHING" in one.text]
@@ -166,7 +223,11 @@ def test_a_job_for_later_is_kept_until_then(database_url: str) -> None:
 def test_the_grants_let_a_client_queue_and_read_and_no_more(database_url: str) -> None:
     """Such a role runs the page's statements, and can neither finish nor take a job."""
     (grants,) = [one.text for one in sql("enqueueing.md") if "CREATE ROLE" in one.text]
-    others = [one.text for one in sql("enqueueing.md") if one.text != grants]
+    others = [
+        one.text
+        for one in sql("enqueueing.md")
+        if one.text != grants and "UPDATE async_jobs" not in one.text
+    ]
     # Roles are the whole server's, and so undone with the transaction.
     with psycopg.connect(database_url) as connection:
         connection.execute(grants.encode())
@@ -175,6 +236,7 @@ def test_the_grants_let_a_client_queue_and_read_and_no_more(database_url: str) -
         for text in others:
             connection.execute(text.encode())
         for forbidden in (
+            giving_up(),
             "UPDATE async_jobs SET status = 'completed'",
             "DELETE FROM async_jobs",
             "INSERT INTO async_jobs (tenant, project, kind, locked_by) VALUES ('t', 'p', 'k', 'w')",
@@ -182,6 +244,61 @@ def test_the_grants_let_a_client_queue_and_read_and_no_more(database_url: str) -
             with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
                 connection.execute(forbidden.encode())
         connection.rollback()
+
+
+def giving_up() -> str:
+    """The page's statement that cancels a job."""
+    (text,) = [one.text for one in sql("enqueueing.md") if "UPDATE async_jobs" in one.text]
+    return text
+
+
+def test_a_job_is_given_up_by_sql_as_by_the_program(database_url: str) -> None:
+    """Queued, running and completed ones: the row is then the same, but for id and times."""
+
+    async def ours(provider: PostgresJobProvider, id: str) -> None:
+        assert await provider.cancel_job("clinic", "north", id) is not None
+
+    async def by_sql(_: PostgresJobProvider, id: str) -> None:
+        with psycopg.connect(database_url) as connection:
+            text = giving_up().replace("the id", id).encode()
+            assert connection.execute(text).statusmessage == "UPDATE 1"
+            assert connection.execute(text).statusmessage == "UPDATE 0"
+
+    async def rows() -> list[list[tuple[Any, ...]]]:
+        async with PostgresJobProvider.open(database_url) as provider:
+            for way in (ours, by_sql):
+                for kind in ("queued", "running", "completed"):
+                    new = CreateAsyncJob(kind=kind, claims={"sub": way.__name__})
+                    job = await provider.create_job("clinic", "north", new)
+                    lease = JobLease("w1", 60)
+                    if kind != "queued":
+                        assert await provider.claim_jobs([kind], lease, 1)
+                    if kind == "completed":
+                        result = JobResult.completed({"a": 1}, limit=1000)
+                        assert await provider.finish_job(job.id, lease, result, 60.0)
+                    with psycopg.connect(database_url) as connection:
+                        connection.execute(
+                            "UPDATE async_jobs SET progress = 'half', attempt_errors = %s"
+                            " WHERE id = %s",
+                            ['[{"attempt": 1, "at": "now", "errors": []}]', job.id],
+                        )
+                    await way(provider, job.id)
+        with psycopg.connect(database_url) as connection:
+            return [
+                connection.execute(
+                    "SELECT kind, status, output, output_content_type, error, progress, attempts,"
+                    " attempt_errors, max_attempts, state, unique_key,"
+                    " lease_expires_at IS NULL, expires_at <= now(), finished_at <= now(),"
+                    " updated_at = expires_at, locked_by IS NULL"
+                    " FROM async_jobs WHERE submitted_by = %s ORDER BY kind",
+                    [way.__name__],
+                ).fetchall()
+                for way in (ours, by_sql)
+            ]
+
+    first, second = trio.run(rows)
+    assert len(first) == 3
+    assert first == second
 
 
 def test_the_role_behind_a_pooler_gets_what_sessions_set_themselves(database_url: str) -> None:

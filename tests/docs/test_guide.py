@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import enum
 import hashlib
 import io
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
+from uuid import UUID
 
+import attrs
 import psycopg
 import pytest
 import trio
@@ -18,13 +25,17 @@ from hastetrio import (
     AsyncJob,
     AsyncJobStatus,
     AsyncJobWorker,
+    ConfigError,
     CreateAsyncJob,
     JobContext,
     JobHandler,
+    JobLease,
     JobOutput,
+    ParameterMismatch,
     RetryPolicy,
     job_handler,
 )
+from hastetrio._typed import check_class, structure
 from hastetrio.memory import MemoryJobProvider
 from hastetrio.testing import run_job
 
@@ -46,7 +57,9 @@ def modules(tmp_path: Path) -> Iterator[Modules]:
 # Where the Python of each page is run.
 RUN_BY: Final = {
     "asyncio.md": "tests/asyncio_bridge",
+    "fhir.md": "tests/docs/test_operations.py",
     "handlers.md": "tests/docs/test_guide.py",
+    "kubernetes.md": "tests/docs/test_deployment.py",
     "logging.md": "tests/docs/test_guide.py",
     "testing.md": "tests/testing/test_docs_page.py",
     "tutorial.md": "tests/docs/test_tutorial.py",
@@ -169,6 +182,113 @@ def test_words_for_the_client_fail_the_job_at_once(modules: Modules) -> None:
     job = run_job(modules["failing"].discharge, parameters={})
     assert job.error["issue"][0]["code"] == "business-rule"
     assert job.attempts == 1
+
+
+class Urgency(enum.Enum):
+    """Values of an enum."""
+
+    FINE = "fine"
+
+
+class Point(TypedDict):
+    """A dict of known names."""
+
+    x: int
+
+
+@attrs.frozen
+class Inner:
+    """A class in a class."""
+
+    a: int
+
+
+@dataclasses.dataclass
+class Data:
+    """Another."""
+
+    b: int
+
+
+UUID_TEXT: Final = "0f8fad5b-d9cb-469f-a165-70867728950e"
+UNZONED: Final = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  # as the page says
+
+# By the words of the page's table: a type, JSON that fits it, and what that becomes.
+TYPES: Final[dict[str, list[tuple[Any, object, object]]]] = {
+    "str": [(str, "a", "a")],
+    "bool": [(bool, True, True)],
+    "int": [(int, 1, 1)],
+    "float": [(float, 1, 1.0), (float, 1.5, 1.5)],
+    "attrs class": [(Inner, {"a": 1}, Inner(1))],
+    "dataclass": [(Data, {"b": 1}, Data(1))],
+    "list": [(list[int], [1], [1])],
+    "Sequence": [(Sequence[int], [1], (1,))],
+    "tuple": [(tuple[int, str], [1, "a"], (1, "a")), (tuple[int, ...], [1], (1,))],
+    "set": [(set[int], [1, 1], {1})],
+    "frozenset": [(frozenset[int], [1], frozenset({1}))],
+    "dict": [(dict[str, int], {"a": 1}, {"a": 1})],
+    "Mapping": [(Mapping[Urgency, int], {"fine": 1}, {Urgency.FINE: 1})],
+    "TypedDict": [(Point, {"x": 1, "y": 2}, {"x": 1, "y": 2})],
+    "Enum": [(Urgency, "fine", Urgency.FINE)],
+    "Literal": [(Literal["a", 1], 1, 1)],
+    "datetime": [
+        (datetime, "2026-01-02T03:04:05", UNZONED),
+        (datetime, "2026-01-02T03:04:05Z", UNZONED.replace(tzinfo=UTC)),
+    ],
+    "date": [(date, "2026-01-02", date(2026, 1, 2))],
+    "UUID": [(UUID, UUID_TEXT, UUID(UUID_TEXT))],
+    "Decimal": [(Decimal, "0.10", Decimal("0.10")), (Decimal, 0.1, Decimal("0.1"))],
+    "Path": [(Path, "a/b", Path("a/b"))],
+    "bytes": [(bytes, base64.b85encode(b"hello").decode(), b"hello")],
+    "Unions": [
+        (Path | None, None, None),
+        (Path | None, "a", Path("a")),
+        (Inner | Data, {"b": 1}, Data(1)),
+        (date | str, "2026-01-02", "2026-01-02"),
+    ],
+    "Any": [(Any, [{}], [{}])],
+}
+
+
+def test_fields_may_have_the_types_of_the_table() -> None:
+    """Each is turned from the JSON that the table says; other JSON and other types are refused."""
+    table = PAGE.read_text("utf-8").partition("| Type | In JSON |\n|---|---|\n")[2]
+    rows = [row.split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+    firsts = [row[0].removeprefix("| ").partition(", such as ")[0] for row in rows]
+    named = [name.strip("`") for first in firsts for name in first.split(", ")]
+    assert sorted(named) == sorted(TYPES)
+    for kind, given, became in (one for several in TYPES.values() for one in several):
+        made: Any = attrs.make_class("Made", {"x": attrs.field(type=kind)})
+        check_class(made)
+        found = structure(made, {"x": given}).x
+        assert (type(found), found) == (type(became), became)
+    for kind, given in ((float, "1"), (int, 1.0), (Inner, {"a": 1, "z": 1}), (UUID, 7), (date, 7)):
+        with pytest.raises(ParameterMismatch):
+            structure(attrs.make_class("Made", {"x": attrs.field(type=kind)}), {"x": given})
+    for kind in (complex, timedelta, dict[int, int]):
+        with pytest.raises(ConfigError):
+            check_class(attrs.make_class("Made", {"x": attrs.field(type=kind)}))
+
+
+async def test_an_attempt_whose_worker_died_is_counted_and_tells_nothing(
+    modules: Modules, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its number is missing in the history; the next one's failure is there."""
+    provider = MemoryJobProvider()
+    created = CreateAsyncJob(kind="discharge", parameters={}, claims={"sub": "me"})
+    job = await provider.create_job("t", "p", created)
+    assert await provider.claim_jobs(["discharge"], JobLease("died", 10), 1)
+    await trio.sleep(20)
+    worker = AsyncJobWorker(provider, [modules["failing"].discharge])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(worker.run)
+        await trio.sleep(30)
+        worker.stop()
+    found = await provider.read_job("t", "p", job.id)
+    assert found is not None
+    assert found.attempts == 2
+    assert found.attempt_errors is not None
+    assert [one["attempt"] for one in found.attempt_errors] == [2]
 
 
 async def test_what_is_not_there_yet_is_asked_for_again(
