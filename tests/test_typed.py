@@ -206,6 +206,8 @@ MISFITS: list[tuple[Any, object, list[tuple[str, str, str]]]] = [
     (Mapping[str, int], [1], [("structure", "x", "x must be an object, not a list.")]),
     (Point, 5, [("structure", "x", "x must be an object, not a number.")]),
     (Point, {}, [("required", "x.x", "x.x is missing.")]),
+    (Point, {"x": 1, "y": 2}, [("structure", "x.y", "x.y is no parameter.")]),
+    (bytes, "a~", [("value", "x", "x has a bad value: it must be base64.")]),
     (Inner, [], [("structure", "x", "x must be an object, not a list.")]),
     (Inner, {}, [("required", "x.name", "x.name is missing.")]),
     (Inner, {"name": "a", "b": 1}, [("structure", "x.b", "x.b is no parameter.")]),

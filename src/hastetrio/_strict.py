@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import types
 import typing
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -181,7 +182,7 @@ def _class(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:  # noq
 
 
 def _make_converter() -> JsonConverter:
-    converter = make_converter(detailed_validation=True, use_alias=True)
+    converter = make_converter(detailed_validation=True, forbid_extra_keys=True, use_alias=True)
     for kind, hook in {
         str: _exactly("text", str),
         bool: _exactly("true or false", bool),
@@ -191,10 +192,13 @@ def _make_converter() -> JsonConverter:
         date: _time(date, "a date"),
         UUID: _text_of(UUID, "a UUID"),
         Decimal: _decimal,
+        bytes: _text_of(lambda text: b64decode(text, validate=True), "base64"),
     }.items():
         converter.register_structure_hook(kind, hook)
     for kind in (UUID, Decimal):
         converter.register_unstructure_hook(kind, str)
+    # As FHIR has them (https://hl7.org/fhir/R4/datatypes.html#base64Binary); cattrs' own is base85.
+    converter.register_unstructure_hook(bytes, lambda value: b64encode(value).decode())
     converter.register_structure_hook_func(is_choice, _choice)
     # cattrs' own takes true for a number, as Python does.
     converter.register_structure_hook_func(_is_plain_union, _one_of_plain)

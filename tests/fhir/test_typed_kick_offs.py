@@ -37,6 +37,27 @@ class Words:
     type: str | None = attrs.field(default=None, alias="_type")
 
 
+@attrs.frozen
+class Line:
+    """Inside of a place."""
+
+    codes: list[str]
+
+
+@attrs.frozen
+class Place:
+    """Inside of a trip."""
+
+    lines: list[Line]
+
+
+@attrs.frozen
+class Trip:
+    """Parameters with classes inside."""
+
+    place: Place
+
+
 def typed(**options: Any) -> FunctionHandler[Words]:  # noqa: ANN401  # whatever job_handler takes
     """A handler of `$work` that declares them."""
 
@@ -134,6 +155,14 @@ def test_a_resource_and_parts_are_values_too() -> None:
         ],
     }
     assert shaped(Nested, given) == {"patient": patient, "inner": {"a": 1.5}, "none": None}
+
+
+def test_parts_have_the_shape_of_a_class_inside() -> None:
+    """As deep as they go, also where a list is given once."""
+    code = {"name": "codes", "valueCode": "x"}
+    place = {"name": "place", "part": [{"name": "lines", "part": [code]}]}
+    given = {"resourceType": "Parameters", "parameter": [place]}
+    assert shaped(Trip, given) == {"place": {"lines": [{"codes": ["x"]}]}}
 
 
 async def test_where_the_kick_off_came_from_stays_beside_the_parameters() -> None:

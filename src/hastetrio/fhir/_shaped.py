@@ -13,6 +13,7 @@ import typing
 from typing import Any, Final
 
 from hastetrio._operation import HANDLING, TARGET
+from hastetrio._strict import is_structured
 from hastetrio._typed import json_fields
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
@@ -30,6 +31,10 @@ def shaped(kind: type, parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters.get("resourceType") == "Parameters":
         given = _by_name(parameters.get("parameter", []))
         given |= {name: parameters[name] for name in (TARGET, HANDLING) if name in parameters}
+    return _of_class(kind, given)
+
+
+def _of_class(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     fields = json_fields(kind)
     return {
         name: _fitted(value, fields[name]) if name in fields else value
@@ -71,6 +76,9 @@ def _fitted(value: Any, kind: Any) -> Any:  # noqa: ANN401  # JSON, and types of
         items = [one for one in typing.get_args(kind) if one is not Ellipsis]
         values = value if isinstance(value, list) else [value]
         return [_fitted(one, items[0]) for one in values] if len(items) == 1 else values
+    if isinstance(value, dict) and is_structured(kind):
+        # Parts, which are named as parameters are.
+        return _of_class(kind, value)
     return _converted(value, kind) if isinstance(value, str) else value
 
 
