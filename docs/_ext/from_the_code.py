@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,9 +37,9 @@ class FromTheCode(SphinxDirective):
         """The nodes of that Markdown."""
         return self.parse_text_to_nodes("\n".join(self.lines()), allow_section_headings=True)
 
+    @abstractmethod
     def lines(self) -> Iterator[str]:
         """The lines of Markdown."""
-        raise NotImplementedError
 
     def watch(self, path: Path) -> None:
         """Build this page anew when the file has changed."""

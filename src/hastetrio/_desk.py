@@ -71,11 +71,6 @@ class LeaseDesk:
         self._finishing: dict[HeldJob, _Open] = {}
         self._threads = trio.CapacityLimiter(config.thread_limit)
 
-    @property
-    def busy_threads(self) -> int:
-        """How many threads run for handlers."""
-        return self._threads.borrowed_tokens
-
     async def confirm(self, held: HeldJob) -> None:
         """See that the storage still has the job as this claim's; `JobContext.confirm_lease`."""
         await self._until_unlocked(held, "confirm_lease()")

@@ -171,7 +171,7 @@ class JobHandler(ABC, Generic[P]):
 def needs_clean_up(handler: JobHandler) -> bool:
     """Whether the handler's expired jobs leave anything but their rows."""
     if isinstance(handler, FunctionHandler):
-        return handler.has_clean_up
+        return handler.clean_up is not None
     return getattr(handler.expire, "__func__", None) is not JobHandler.expire
 
 
@@ -214,11 +214,6 @@ class FunctionHandler(JobHandler[P]):
     def clean_up(self) -> Callable[..., object] | None:
         """The function given to `on_expire`, if any."""
         return self._expire
-
-    @property
-    def has_clean_up(self) -> bool:
-        """Whether a function was given to `on_expire`."""
-        return self._expire is not None
 
     def on_expire(self, function: _Expire) -> _Expire:
         """Decorate the function that removes what a job of this kind produced."""

@@ -321,7 +321,9 @@ class JobRunner:
                     outcome_limit=self._config.outcome_limit,
                 )
             # A cancellation that was nobody's: the handler kept one, and raised it again.
-            error = ending.error or RuntimeError("the handler raised a cancellation of its own")
+            error = ending.error
+            if error is None:
+                error = RuntimeError("the handler raised a cancellation of its own")
             return verdict_of_error(
                 error, held.job, handler, outcome_limit=self._config.outcome_limit
             )

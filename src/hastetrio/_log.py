@@ -165,7 +165,8 @@ def log(event: Event, *, trace: BaseException | None = None, **fields: Any) -> N
             event.level,
             event.message,
             fields,
-            exc_info=trace,
+            # Whole, because logging asks an error whether it is true.
+            exc_info=None if trace is None else (type(trace), trace, trace.__traceback__),
             extra={"event": event.name, "fields": fields},
         )
 

@@ -55,6 +55,13 @@ class Unprintable(Exception):
     __repr__ = __str__
 
 
+class Falsy(Exception):
+    """An error that holds itself for nothing, as one with a length of 0 does."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class BrokenIssues(OperationOutcomeError):
     """An error whose issues cannot be read."""
 
@@ -227,6 +234,7 @@ async def test_diagnostics_with_characters_that_cannot_be_stored_are_cleaned(rig
     [
         ValueError("secret"),
         Unprintable(),
+        Falsy("secret"),
         SystemExit(3),
         Abort("secret"),
         GeneratorExit(),
