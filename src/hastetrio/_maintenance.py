@@ -243,7 +243,9 @@ class ExpiredSweep:
             await self._recorder.release(held, give_back=False)
         else:
             self._counts.cleanups_failed += 1
-            error = ending.error or TimeoutError(f"cancelled: {ending.reason}")
+            error = ending.error
+            if error is None:
+                error = TimeoutError(f"cancelled: {ending.reason}")
             log_job(_log.JOB_CLEANUP_FAILED, held.job, trace=error, error=describe(error))
             await self._recorder.keep(held, CLEANUP_RETRY)
 
